@@ -1,0 +1,1 @@
+"""Values: quantities, devices, nodes, queues, jobs, snapshot, plan, reasons. Imports nothing but msgspec."""

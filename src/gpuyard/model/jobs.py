@@ -1,0 +1,203 @@
+"""Jobs, their tree of task groups, their tasks, and what a task asks for.
+
+A *job* is what is submitted; a *task* is one process, container or pod on one node; a *gang* is what must start
+together. Elasticity needs no field of its own: a group with more tasks than its minimum is elastic.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Final
+
+import msgspec
+
+from gpuyard.model.quantities import MILLI
+
+DEFAULT_PRIORITY: Final = 50
+MAX_TASKS_PER_JOB: Final = 100_000
+MAX_GROUP_DEPTH: Final = 16
+
+
+class Sharing(enum.StrEnum):
+    """How tasks live together on one device. Only tasks of one class share a device."""
+
+    EXCLUSIVE = "exclusive"
+    TIME_SLICED = "time-sliced"
+    MPS = "mps"
+
+
+class Operator(enum.StrEnum):
+    """How a node's label is compared."""
+
+    IN = "in"
+    NOT_IN = "not-in"
+    EXISTS = "exists"
+    MISSING = "missing"
+
+
+class LabelRule(msgspec.Struct, frozen=True):
+    """One condition on a node's label."""
+
+    key: str
+    operator: Operator = Operator.IN
+    values: tuple[str, ...] = ()
+
+    def accepts(self, labels: dict[str, str]) -> bool:
+        value = labels.get(self.key)
+        match self.operator:
+            case Operator.IN:
+                return value in self.values
+            case Operator.NOT_IN:
+                return value not in self.values
+            case Operator.EXISTS:
+                return value is not None
+            case Operator.MISSING:
+                return value is None
+
+
+class Toleration(msgspec.Struct, frozen=True, gc=False):
+    """Accepts taints of one key (an empty key: all of them); without a value, whatever the taint's value."""
+
+    key: str = ""
+    value: str | None = None
+
+
+class Neighbour(msgspec.Struct, frozen=True):
+    """A condition on the tasks already in a domain: with (or, if `apart`, never with) tasks that carry these labels."""
+
+    labels: tuple[tuple[str, str], ...]
+    level: str
+    """The node label that draws the domain, e.g. a zone or a rack; `hostname` means the node itself."""
+    apart: bool = False
+
+
+class Where(msgspec.Struct, frozen=True):
+    """Where a task may run. `any_of` lists alternatives; each is a set of rules that must all hold."""
+
+    any_of: tuple[tuple[LabelRule, ...], ...] = ()
+    tolerations: tuple[Toleration, ...] = ()
+    gpu_models: tuple[str, ...] = ()
+    """Models that will do; empty means any."""
+    neighbours: tuple[Neighbour, ...] = ()
+
+
+ANYWHERE: Final = Where()
+
+
+class Request(msgspec.Struct, frozen=True):
+    """What one task asks for, all on one node.
+
+    `devices` GPUs are taken; of each either all of it (`gpu_milli` 1000), a share of it (below 1000), or
+    `gpu_memory_mib` of its memory (then `gpu_milli` is 0). MIG slices are asked by profile instead.
+    """
+
+    devices: int = 0
+    gpu_milli: int = MILLI
+    gpu_memory_mib: int = 0
+    mig: tuple[tuple[str, int], ...] = ()
+    cpu_milli: int = 0
+    memory_bytes: int = 0
+    other: tuple[tuple[str, int], ...] = ()
+    sharing: Sharing = Sharing.EXCLUSIVE
+    where: Where = ANYWHERE
+
+    @property
+    def whole(self) -> bool:
+        """Takes whole GPUs."""
+        return self.devices > 0 and self.gpu_milli == MILLI and not self.gpu_memory_mib
+
+    @property
+    def shared(self) -> bool:
+        """Takes a part of its GPUs, by share or by memory."""
+        return self.devices > 0 and not self.whole
+
+
+class TopologyRule(msgspec.Struct, frozen=True):
+    """Keep a group inside one domain: `required` or not at all, `preferred` if it can be had."""
+
+    topology: str
+    required: str | None = None
+    preferred: str | None = None
+
+
+class TaskGroup(msgspec.Struct, frozen=True):
+    """A role, or a group of roles. A leaf holds the tasks that name it; an inner group holds other groups."""
+
+    name: str = ""
+    min_tasks: int = 1
+    """Leaf: how many of its tasks start together or not at all."""
+    min_groups: int | None = None
+    """Inner group: how many of its children must start; None means all."""
+    children: tuple[TaskGroup, ...] = ()
+    topology: TopologyRule | None = None
+
+    @property
+    def leaf(self) -> bool:
+        return not self.children
+
+
+class TaskState(enum.StrEnum):
+    """Where a task stands, as its world reports it."""
+
+    GATED = "gated"
+    PENDING = "pending"
+    PROMISED = "promised"
+    """Has a place that is still being freed."""
+    RUNNING = "running"
+    """Bound, starting or running: holds its place."""
+    FREEING = "freeing"
+    """Ending: its place will soon be free."""
+    STUCK = "stuck"
+    """Ending for too long to count on: its place is not counted as soon free."""
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+
+
+class DeviceShare(msgspec.Struct, frozen=True, gc=False):
+    """What one task holds of one device. Both bounds count: compute in thousandths, memory in MiB."""
+
+    device: int
+    """Index of the device on its node."""
+    gpu_milli: int = MILLI
+    memory_mib: int = 0
+    mig: str = ""
+    """The profile, where the share is a MIG slice."""
+
+
+class Task(msgspec.Struct, frozen=True):
+    """One process, container or pod."""
+
+    id: str
+    request: Request
+    group: str = ""
+    state: TaskState = TaskState.PENDING
+    node: str = ""
+    shares: tuple[DeviceShare, ...] = ()
+    priority: int = 0
+    """Order inside its group: higher first, then by position in the job."""
+    started_at_ms: int = 0
+
+
+class Job(msgspec.Struct, frozen=True):
+    """What a user submitted. `group` is the root of its tree; a plain gang is a single leaf named ''."""
+
+    id: str
+    queue: str
+    tasks: tuple[Task, ...]
+    group: TaskGroup = TaskGroup()
+    priority: int = DEFAULT_PRIORITY
+    preemptible: bool = True
+    submitted_at_ms: int = 0
+    labels: tuple[tuple[str, str], ...] = ()
+    """What `Neighbour` rules of other tasks look at; sorted."""
+    spread: bool = False
+    """The gang's own wish to lie on many nodes; without it a gang that fits on one node is never split."""
+    run_limit_ms: int | None = None
+    estimate_ms: int | None = None
+    checkpoint_at_ms: int | None = None
+    preemption_delay_ms: int = 0
+    staleness_grace_ms: int | None = None
+    stale_since_ms: int | None = None
+    last_evicted_at_ms: int | None = None
+    movable: bool = True
+    """False opts out of consolidation."""

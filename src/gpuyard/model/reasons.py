@@ -1,0 +1,58 @@
+"""Why: a small stable vocabulary with numbers. The sentences are in `text.py`."""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+
+class Token(enum.StrEnum):
+    """Every reason there is. Stable: clients and dashboards match on these words."""
+
+    # Why a task got its place
+    PLACED = "Placed"
+    GREW = "Grew"
+    # Why a job waits
+    QUEUE_MISSING = "QueueMissing"
+    GANG_INCOMPLETE = "GangIncomplete"
+    OVER_LIMIT = "OverLimit"
+    OVER_QUOTA = "OverQuota"
+    NO_MATCHING_NODE = "NoMatchingNode"
+    TOO_LARGE = "TooLarge"
+    NOT_ENOUGH = "NotEnough"
+    FRAGMENTED = "Fragmented"
+    NO_DOMAIN = "NoDomain"
+    PLACE_FREEING = "PlaceFreeing"
+    RESERVED = "Reserved"
+    DELAYED = "Delayed"
+    # Why a running task must give way
+    RECLAIMED = "Reclaimed"
+    PREEMPTED = "Preempted"
+    MOVED = "Moved"
+    STALE = "Stale"
+    DRAINED = "Drained"
+    RUN_LIMIT = "RunLimit"
+
+
+class Holding(msgspec.Struct, frozen=True, gc=False):
+    """Who holds how much of what is missing."""
+
+    queue: str
+    amount: int
+
+
+class Reason(msgspec.Struct, frozen=True):
+    """One reason, as data. `have` and `need` are in the unit of `resource`."""
+
+    token: Token
+    resource: str = ""
+    have: int = 0
+    need: int = 0
+    subject: str = ""
+    """What it is about: a queue, a node, a topology level, a task group."""
+    holders: tuple[Holding, ...] = ()
+    beneficiary: str = ""
+    """The job for whose sake it happens."""
+    never: bool = False
+    """True where waiting alone cannot help: the cluster or the job must change."""

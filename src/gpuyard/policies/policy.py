@@ -1,0 +1,71 @@
+"""One value that says how a cluster is run. The shipped default is `DEFAULT`."""
+
+from __future__ import annotations
+
+import enum
+from typing import Final
+
+import msgspec
+
+
+class Step(enum.StrEnum):
+    """The steps of a cycle, in the order they may run."""
+
+    ALLOCATE = "allocate"
+    CONSOLIDATE = "consolidate"
+    RECLAIM = "reclaim"
+    PREEMPT = "preempt"
+    STALE_GANGS = "stale-gangs"
+
+
+class NodePlacement(enum.StrEnum):
+    """Which of the nodes a task fits on is best."""
+
+    BIN_PACK = "bin-pack"
+    SPREAD = "spread"
+    BEST_FIT = "best-fit"
+    FRAGMENTATION_GRADIENT = "fragmentation-gradient"
+    TOPOLOGY = "topology"
+    KEEP_NODES_FREE = "keep-whole-nodes-free"
+
+
+class DevicePlacement(enum.StrEnum):
+    """Which of the devices of a node a shared task goes to: the fullest that fits, or the emptiest."""
+
+    PACK = "pack"
+    SPREAD = "spread"
+
+
+class Ordering(enum.StrEnum):
+    """Who goes next."""
+
+    FAIR_SHARE = "fair-share"
+    FIFO = "fifo"
+
+
+class TypicalTask(msgspec.Struct, frozen=True):
+    """A class of tasks the cluster expects, for the fragmentation gradient: what it asks and how often it comes."""
+
+    devices: int
+    gpu_milli: int
+    cpu_milli: int = 0
+    gpu_model: str = ""
+    weight: int = 1
+
+
+class Policy(msgspec.Struct, frozen=True):
+    """How a cluster is run."""
+
+    steps: tuple[Step, ...] = tuple(Step)
+    ordering: Ordering = Ordering.FAIR_SHARE
+    node_placement: NodePlacement = NodePlacement.BIN_PACK
+    device_placement: DevicePlacement = DevicePlacement.PACK
+    typical_tasks: tuple[TypicalTask, ...] = ()
+    """For the fragmentation gradient; empty: taken from the jobs in the snapshot."""
+    usage_weight_milli: int = 1000
+    """How strongly past use lowers a queue's part of the surplus, in thousandths; without history it changes nothing."""
+    rearrange_steps: int = 20_000
+    """How many placements a cycle may try when it re-arranges what it has itself just placed, to fit one more job."""
+
+
+DEFAULT: Final = Policy()
