@@ -1,0 +1,27 @@
+"""One scheduling cycle: a snapshot in, a plan out. The page to read first.
+
+Place in the flow: state ─snapshot─▶ **cycle** ─Plan─▶ verify + record. Pure: time and seeds are arguments.
+Invariant: after every step the draft books no device beyond its capacity.
+"""
+
+from __future__ import annotations
+
+from gpuyard.model.plan import Plan
+from gpuyard.model.snapshot import Snapshot
+from gpuyard.policies.policy import DEFAULT, Policy, Step
+from gpuyard.scheduler.allocate import allocate
+from gpuyard.scheduler.draft import Draft
+from gpuyard.scheduler.ledger import Ledger
+
+
+def schedule(snapshot: Snapshot, policy: Policy = DEFAULT) -> Plan:
+    """Decide what happens next in a cluster, from a snapshot alone."""
+    return plan(Ledger.of(snapshot), policy)
+
+
+def plan(ledger: Ledger, policy: Policy = DEFAULT) -> Plan:
+    """Decide who starts and who grows, in the order a fair owner of the cluster would. The ledger is not changed."""
+    draft = Draft(ledger, policy)
+    if Step.ALLOCATE in policy.steps:
+        allocate(draft)
+    return draft.finish()

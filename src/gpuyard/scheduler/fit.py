@@ -1,0 +1,234 @@
+"""Where a shape fits now, best node first, remembered from one task to the next.
+
+One column of scores per shape. A placement changes one node, so the next look at the same shape scores only the
+nodes that changed since; a shape not seen for long is scored anew. Scores follow the policy; `NO_FIT` means no.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from gpuyard.errors import LedgerError
+from gpuyard.model.jobs import DeviceShare
+from gpuyard.model.quantities import MILLI
+from gpuyard.policies.fragmentation import Gradient
+from gpuyard.policies.placement import FAR, SCORES
+from gpuyard.policies.policy import DevicePlacement, Policy
+from gpuyard.scheduler import devices
+from gpuyard.scheduler.columns import SHARING_CODE, Bools, Ints
+from gpuyard.scheduler.eligibility import Eligibility
+from gpuyard.scheduler.nodebook import NodeBook
+from gpuyard.scheduler.nodestate import NodeState
+from gpuyard.scheduler.shapes import Shape
+
+NO_FIT: Final = 1 << 62
+SHARED_FIRST: Final = 1 << 50
+"""Taken off the score where a part fits on GPUs that are shared already: a whole GPU stays whole."""
+
+MAX_COLUMNS: Final = 512
+"""Shapes whose scores are remembered; beyond it they start over."""
+
+FEW: Final = 24
+"""Up to this many changed nodes are scored one by one; more are scored as columns."""
+
+
+class FitTable:
+    """Scores of every shape a draft has asked about."""
+
+    def __init__(self, nodes: NodeBook, eligibility: Eligibility, policy: Policy, gradient: Gradient | None) -> None:
+        self._nodes = nodes
+        self._eligibility = eligibility
+        self._policy = policy
+        self._score = SCORES[policy.node_placement]
+        self._gradient = gradient
+        self._gpu_all = eligibility.gpu_all.tolist()
+        self._cpu_all = eligibility.cpu_all.tolist()
+        self._columns: dict[int, tuple[Ints, int]] = {}
+        self.packs_parts = policy.device_placement is DevicePlacement.PACK
+
+    def scores(self, shape: Shape) -> Ints:
+        """The score of every node for this shape, as things stand. Read only."""
+        known = self._columns.get(shape.id)
+        journal = self._nodes.columns.journal
+        if known is None:
+            scores = self._all(shape)
+        else:
+            scores, seen = known
+            if seen == len(journal):
+                return scores
+            changed = set(journal[seen:])
+            if len(changed) > FEW:
+                scores = self._all(shape)
+            else:
+                for position in changed:
+                    scores[position] = self.at(shape, position)
+        if len(self._columns) >= MAX_COLUMNS:
+            self._columns.clear()
+        self._columns[shape.id] = (scores, len(journal))
+        return scores
+
+    def best(self, shape: Shape, among: Bools | None) -> int:
+        """The best node for this shape, now; -1 where there is none."""
+        scores = self.scores(shape)
+        if among is not None:
+            scores = np.where(among, scores, NO_FIT)
+        if not len(scores):
+            return -1
+        position = int(scores.argmin())
+        return position if scores[position] < NO_FIT else -1
+
+    def at(self, shape: Shape, position: int) -> int:
+        """The score of one node now."""
+        if not self._eligibility.nodes(shape.request.where)[position]:
+            return NO_FIT
+        states = self._states(position)
+        shared = self._place(shape, position, states)
+        if shared is None:
+            return NO_FIT
+        return self._scored(shape, position, states[0], shared)
+
+    def later_at(self, shape: Shape, position: int) -> int:
+        """The score of one node as it will be once what is ending there has ended."""
+        if not self._eligibility.nodes(shape.request.where)[position]:
+            return NO_FIT
+        state = self._nodes.later[position]
+        shared = self._place(shape, position, (state,))
+        return NO_FIT if shared is None else self._scored(shape, position, state, shared)
+
+    def device_mask(self, shape: Shape, position: int) -> int:
+        return self._eligibility.devices(shape.request.where.gpu_models)[0][position]
+
+    def shares(self, shape: Shape, position: int, waits: bool) -> tuple[DeviceShare, ...]:
+        """The devices one task of this shape gets on a node it fits on."""
+        frame, mask = self._nodes.frames[position], self.device_mask(shape, position)
+        states = (self._nodes.later[position],) if waits else self._states(position)
+        if self._gradient is not None and shape.shared and shape.request.devices == 1:
+            device = self._gradient_at(shape, position, states[0])[1]
+            mask = 1 << device if device >= 0 else mask
+        chosen = devices.choose(shape.request, frame, states, mask, self._policy.device_placement)
+        if chosen is None:
+            raise LedgerError(f"{frame.node.name} was scored as fitting but has no devices for {shape.request}")
+        return chosen
+
+    def _gradient_at(self, shape: Shape, position: int, state: NodeState) -> tuple[int, int]:
+        """The gradient's score of a node, and for a part of a GPU the device it would choose."""
+        frame, request = self._nodes.frames[position], shape.request
+        mask = self.device_mask(shape, position)
+        left = [_left_milli(state, device) if mask >> device & 1 else 0 for device in range(len(frame.devices))]
+        model = frame.devices[0].model if frame.devices else ""
+        gradient = self._gradient
+        assert gradient is not None
+        if not request.whole:
+            milli = request.gpu_milli or 1
+            return gradient.best_device(left, state.cpu_milli, model, milli, request.cpu_milli)
+        free = [device for device in range(len(left)) if left[device] == MILLI][: request.devices]
+        taken = [MILLI if device in free else 0 for device in range(len(left))]
+        return gradient.score(left, state.cpu_milli, model, taken, request.cpu_milli), -1
+
+    def _states(self, position: int) -> tuple[NodeState, ...]:
+        now = self._nodes.now[position]
+        later = self._nodes.later.get(position)
+        return (now,) if later is None else (now, later)
+
+    def _place(self, shape: Shape, position: int, states: tuple[NodeState, ...]) -> bool | None:
+        """None where the shape does not fit; else whether it fits on GPUs that are shared already."""
+        request = shape.request
+        for state in states:
+            if not has_room(shape, state):
+                return None
+        if shape.whole:
+            free = self.device_mask(shape, position)
+            for state in states:
+                free &= state.free
+            if free.bit_count() < request.devices:
+                return None
+            return self._chosen(shape, position, states) if shape.extra else False
+        return self._chosen(shape, position, states) if request.devices or request.mig else False
+
+    def _chosen(self, shape: Shape, position: int, states: tuple[NodeState, ...]) -> bool | None:
+        frame = self._nodes.frames[position]
+        mask = self.device_mask(shape, position)
+        shares = devices.choose(shape.request, frame, states, mask, self._policy.device_placement)
+        if shares is None:
+            return None
+        return shape.shared and all(share.device in states[-1].parts for share in shares)
+
+    def _scored(self, shape: Shape, position: int, state: NodeState, shared: bool) -> int:
+        gpu = bool(shape.request.devices or shape.request.mig)
+        gpu_all, cpu_all = self._gpu_all[position], self._cpu_all[position]
+        score: int = self._score(gpu, state.gpu_milli, state.cpu_milli, gpu_all, cpu_all)
+        if self._gradient is not None and shape.request.devices:
+            score -= FAR * self._gradient_at(shape, position, state)[0]
+        return score - SHARED_FIRST if shared and self.packs_parts else score
+
+    def _all(self, shape: Shape) -> Ints:
+        columns = self._nodes.columns
+        columns.sync()
+        request = shape.request
+        fits = self._eligibility.nodes(request.where).copy()
+        fits &= columns.slots >= shape.copies
+        if request.cpu_milli:
+            fits &= columns.cpu_milli >= request.cpu_milli
+        if request.memory_bytes:
+            fits &= columns.memory_bytes >= request.memory_bytes
+        if self._gradient is not None or shape.extra:
+            return self._one_by_one(shape, fits)
+        gpu = bool(request.devices)
+        cpu_all, gpu_all = self._eligibility.cpu_all, self._eligibility.gpu_all
+        scores: Ints = self._score(gpu, columns.gpu_milli, columns.cpu_milli, gpu_all, cpu_all).copy()
+        if shape.whole:
+            fits &= self._free_count(shape) >= request.devices
+        elif gpu:
+            fits &= self._fitting_parts(shape, scores)
+        scores[~fits] = NO_FIT
+        for position in self._nodes.later:
+            if fits[position]:
+                scores[position] = self.at(shape, position)
+        return scores
+
+    def _one_by_one(self, shape: Shape, fits: Bools) -> Ints:
+        scores = np.full(len(fits), NO_FIT, dtype=np.int64)
+        for position in np.flatnonzero(fits).tolist():
+            scores[position] = self.at(shape, position)
+        return scores
+
+    def _free_count(self, shape: Shape) -> Ints:
+        columns = self._nodes.columns
+        if not shape.request.where.gpu_models:
+            return columns.free_count
+        mask = self._eligibility.devices(shape.request.where.gpu_models)[1]
+        return np.bitwise_count(columns.free & mask).astype(np.int64)
+
+    def _fitting_parts(self, shape: Shape, scores: Ints) -> Bools:
+        """Nodes with enough devices that have room for the part; lowers the score where those are shared already."""
+        request = shape.request
+        columns = self._nodes.columns.devices()
+        needed = request.gpu_memory_mib or columns.capacity_mib * request.gpu_milli // MILLI
+        room = (columns.milli >= request.gpu_milli) & (columns.memory_mib >= needed)
+        room &= ~columns.opened | (columns.sharing == SHARING_CODE[request.sharing])
+        if request.where.gpu_models:
+            mask = self._eligibility.devices(request.where.gpu_models)[1]
+            room &= (mask[:, None] >> np.arange(room.shape[1]) & 1).astype(np.bool_)
+        if self.packs_parts:
+            scores[(room & columns.opened).sum(axis=1) >= request.devices] -= SHARED_FIRST
+        enough: Bools = room.sum(axis=1) >= request.devices
+        return enough
+
+
+def _left_milli(state: NodeState, device: int) -> int:
+    part = state.parts.get(device)
+    return part.milli if part is not None else MILLI * (state.free >> device & 1)
+
+
+def has_room(shape: Shape, state: NodeState) -> bool:
+    """Room for everything but devices. What is not asked for cannot be missing."""
+    request = shape.request
+    if state.slots < shape.copies:
+        return False
+    if request.cpu_milli > state.cpu_milli and request.cpu_milli:
+        return False
+    if request.memory_bytes > state.memory_bytes and request.memory_bytes:
+        return False
+    return not request.other or all(state.other.get(name, 0) >= amount for name, amount in request.other)

@@ -1,0 +1,78 @@
+"""What a queue may still take: limits for everyone, quotas for jobs that may not be preempted."""
+
+from __future__ import annotations
+
+import msgspec
+
+from gpuyard.model.reasons import Reason, Token
+from gpuyard.scheduler.draft import Draft
+from gpuyard.scheduler.jobbook import Waiter
+from gpuyard.scheduler.queuebook import QueueBook
+from gpuyard.scheduler.resources import GPU_AT, Amounts, memory_milli
+from gpuyard.scheduler.shapes import Shape
+
+
+def blockers(queues: QueueBook, leaf: int, amounts: Amounts, firm: bool) -> tuple[Reason, ...]:
+    """Every bound on the way to the root that these amounts would break."""
+    reasons: list[Reason] = []
+    for at in queues.frames[leaf].path:
+        frame = queues.frames[at]
+        for position, amount in enumerate(amounts):
+            limit = frame.limit[position]
+            if amount and limit is not None and queues.held[at][position] + amount > limit:
+                have, name = limit - queues.held[at][position], queues.resources.names[position]
+                never = amount > limit
+                reasons.append(Reason(Token.OVER_LIMIT, name, max(have, 0), amount, frame.name, never=never))
+            quota = frame.quota[position]
+            if firm and amount and quota is not None and queues.firm[at][position] + amount > quota:
+                have, name = quota - queues.firm[at][position], queues.resources.names[position]
+                never = amount > quota
+                reasons.append(Reason(Token.OVER_QUOTA, name, max(have, 0), amount, frame.name, never=never))
+    return tuple(reasons)
+
+
+def headroom(queues: QueueBook, leaf: int, firm: bool, position: int) -> int | None:
+    """How much more of one resource a job of this queue may take; None: no bound."""
+    least: int | None = None
+    for at in queues.frames[leaf].path:
+        frame = queues.frames[at]
+        bounds = [(frame.limit[position], queues.held[at][position])]
+        if firm:
+            bounds.append((frame.quota[position], queues.firm[at][position]))
+        for bound, held in bounds:
+            if bound is not None and (least is None or bound - held < least):
+                least = bound - held
+    return least
+
+
+def affordable(draft: Draft, waiter: Waiter, shape: Shape) -> Shape | None:
+    """The shape narrowed to the GPU models the queue may still take; None where none is left.
+
+    Matters only where a queue rations single models, or where memory counts more on a small GPU than on a large one.
+    """
+    resources = draft.queues.resources
+    request = shape.request
+    if not request.devices or (not resources.by_model and not request.gpu_memory_mib):
+        return shape
+    models = request.where.gpu_models or draft.eligibility.models
+    kept = tuple(model for model in models if _affordable(draft, waiter, shape, model))
+    if len(kept) == len(models):
+        return shape
+    if not kept:
+        return None
+    where = msgspec.structs.replace(request.where, gpu_models=kept)
+    return draft.shapes.of_value(msgspec.structs.replace(request, where=where))
+
+
+def _affordable(draft: Draft, waiter: Waiter, shape: Shape, model: str) -> bool:
+    request, resources = shape.request, draft.queues.resources
+    milli = request.devices * request.gpu_milli
+    if request.gpu_memory_mib:
+        smallest = draft.shapes.smallest_memory_mib(model)
+        milli = request.devices * memory_milli(request.gpu_memory_mib, smallest) if smallest else 0
+    positions = [GPU_AT, *([resources.by_model[model]] if model in resources.by_model else [])]
+    for position in positions:
+        room = headroom(draft.queues, waiter.leaf, waiter.firm, position)
+        if room is not None and milli > room:
+            return False
+    return True

@@ -1,0 +1,132 @@
+"""Jobs as the planner sees them: what each holds, what it asks next, and which of them are alike.
+
+Jobs of one queue that ask for the same and rank the same but for their age form a *line*; when the first of a line
+cannot be placed, none can, so a busy cluster's thousands of waiting jobs cost as much as their few lines.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Iterator
+
+from gpuyard.model.jobs import Job, Task, TaskState
+from gpuyard.scheduler.gang import Chunk, Gang
+from gpuyard.scheduler.resources import Amounts, plus, times
+from gpuyard.scheduler.shapes import Shape, Shapes
+
+Rank = tuple[int, int, int, str]
+"""The order inside a queue: falling priority, stage, age, id."""
+
+LineKey = tuple[int, int, int, bool, object]
+"""Queue, falling priority, stage, preemptible, signature."""
+
+
+class Waiter:
+    """A job with something to place: its next chunk and what that counts."""
+
+    __slots__ = ("asked", "at_least", "chunk", "firm", "gang", "job", "leaf", "line", "more", "rank", "shapes", "signature")
+
+    def __init__(self, job: Job, leaf: int, chunk: Chunk, stage: int, gang: Gang | None, shapes: Shapes) -> None:
+        self.job = job
+        self.leaf = leaf
+        self.chunk = chunk
+        self.gang = gang
+        """Where a job of several tasks stands; None for a job of one."""
+        self.firm = not job.preemptible
+        tasks = chunk.tasks if not chunk.children else tuple(chunk.all_tasks())
+        self.more = gang is not None and sum(map(len, gang.waiting.values())) > len(tasks)
+        """Whether tasks remain beyond this chunk."""
+        self.shapes = tuple([shapes.of(task.request) for task in tasks])
+        self.asked, self.at_least = _sums(self.shapes)
+        self.rank: Rank = (-job.priority, stage, job.submitted_at_ms, job.id)
+        self.signature = _signature(job, tasks, self.shapes, pristine=gang is None or not gang.active)
+        self.line: LineKey = (leaf, -job.priority, stage, self.firm, self.signature)
+
+
+def waiter_of(job: Job, leaf: int, shapes: Shapes) -> Waiter | Gang | None:
+    """The waiter of a job; its gang where too few tasks are there to start it; None where nothing waits."""
+    tasks = job.tasks
+    if job.group.leaf and len(tasks) == 1 and job.group.min_tasks == 1:
+        if tasks[0].state is not TaskState.PENDING:
+            return None
+        return Waiter(job, leaf, Chunk(job.group, tasks), 0, None, shapes)
+    gang = Gang(job)
+    if not gang.waiting:
+        return None
+    return next_waiter(job, leaf, gang, shapes) or gang
+
+
+def next_waiter(job: Job, leaf: int, gang: Gang, shapes: Shapes) -> Waiter | None:
+    """What a job that may already have started wants next."""
+    chunk = gang.next_chunk()
+    return Waiter(job, leaf, chunk, gang.stage(), gang, shapes) if chunk else None
+
+
+class Lines:
+    """All waiting jobs, as lines; each line in order of age."""
+
+    def __init__(self) -> None:
+        self.lines: dict[LineKey, list[tuple[int, str]]] = {}
+        self.waiters: dict[str, Waiter] = {}
+
+    def load(self, waiters: Iterable[Waiter]) -> None:
+        """Add many at once."""
+        for waiter in waiters:
+            self.waiters[waiter.job.id] = waiter
+            self.lines.setdefault(waiter.line, []).append(waiter.rank[2:])
+        for line in self.lines.values():
+            line.sort()
+
+    def add(self, waiter: Waiter) -> None:
+        self.waiters[waiter.job.id] = waiter
+        insort(self.lines.setdefault(waiter.line, []), waiter.rank[2:])
+
+    def remove(self, job: str) -> None:
+        waiter = self.waiters.pop(job, None)
+        if waiter is None:
+            return
+        line = self.lines[waiter.line]
+        del line[bisect_left(line, waiter.rank[2:])]
+        if not line:
+            del self.lines[waiter.line]
+
+    def facts(self) -> tuple[object, ...]:
+        return tuple(sorted((w.rank, w.leaf, w.firm, tuple(t.id for t in w.chunk.all_tasks())) for w in self._all()))
+
+    def _all(self) -> Iterator[Waiter]:
+        yield from self.waiters.values()
+
+
+def asked_in_all(job: Job, shapes: Shapes, zero: Amounts) -> Amounts:
+    """What all waiting tasks of a job count for fair share."""
+    waiting = [task for task in job.tasks if task.state is TaskState.PENDING]
+    if len(waiting) == 1:
+        return shapes.of(waiting[0].request).asked
+    total = zero
+    for task in waiting:
+        total = plus(total, shapes.of(task.request).asked)
+    return total
+
+
+def _sums(shapes: tuple[Shape, ...]) -> tuple[Amounts, Amounts]:
+    first = shapes[0]
+    if len(shapes) == 1:
+        return first.asked, first.at_least
+    if all(shape is first for shape in shapes):
+        return times(first.asked, len(shapes)), times(first.at_least, len(shapes))
+    asked, at_least = first.asked, first.at_least
+    for shape in shapes[1:]:
+        asked, at_least = plus(asked, shape.asked), plus(at_least, shape.at_least)
+    return asked, at_least
+
+
+def _signature(job: Job, tasks: tuple[Task, ...], shapes: tuple[Shape, ...], pristine: bool) -> object:
+    """Equal for jobs whose chunks can only succeed or fail alike. A job that has started is like no other."""
+    if not pristine:
+        return job.id
+    if len(shapes) == 1 and job.group.topology is None and job.group.leaf:
+        return (shapes[0].id, job.labels) if job.labels else shapes[0].id
+    ids = tuple([shape.id for shape in shapes])
+    if job.group.leaf:
+        return ids, job.labels, job.spread, job.group.topology
+    return ids, job.labels, job.spread, job.group, tuple([task.group for task in tasks])

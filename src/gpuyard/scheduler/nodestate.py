@@ -1,0 +1,208 @@
+"""What is free on one node, device by device.
+
+Place in the flow: the ledger keeps one state per node; a draft replaces states as it places work, so undoing a
+placement is putting the old state back. Invariant: a state that others can see is never changed in place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from gpuyard.model.jobs import DeviceShare, Request, Sharing
+from gpuyard.model.nodes import Node
+from gpuyard.model.quantities import MILLI
+
+
+class Part:
+    """A device that tasks share: what is left of it, and in which class they share."""
+
+    __slots__ = ("memory_mib", "milli", "sharing", "tasks")
+
+    def __init__(self, milli: int, memory_mib: int, sharing: Sharing, tasks: int) -> None:
+        self.milli = milli
+        self.memory_mib = memory_mib
+        self.sharing = sharing
+        self.tasks = tasks
+
+    def less(self, share: DeviceShare) -> Part:
+        return Part(self.milli - share.gpu_milli, self.memory_mib - share.memory_mib, self.sharing, self.tasks + 1)
+
+    def facts(self) -> tuple[int, int, str, int]:
+        return self.milli, self.memory_mib, self.sharing.value, self.tasks
+
+
+class NodeFrame:
+    """What never changes while a node stays the same: its devices as masks, its links, its slices."""
+
+    __slots__ = ("device_memory_mib", "devices", "links", "models", "node", "share_mask", "whole_mask")
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.devices = node.devices
+        self.device_memory_mib = [device.memory_mib for device in node.devices]
+        self.whole_mask = _mask(i for i, device in enumerate(node.devices) if device.healthy and not device.mig)
+        self.share_mask = _mask(i for i, d in enumerate(node.devices) if d.healthy and not d.mig and d.shareable)
+        self.models = _masks_by_model(node, self.whole_mask)
+        self.links = _link_masks(node)
+
+
+class NodeState:
+    """What is free on a node. `free` has one bit per device nobody touches; `parts` the devices tasks share."""
+
+    __slots__ = ("cpu_milli", "free", "gpu_milli", "memory_bytes", "mig", "other", "parts", "slots")
+
+    def __init__(
+        self,
+        free: int,
+        gpu_milli: int,
+        cpu_milli: int,
+        memory_bytes: int,
+        slots: int,
+        parts: dict[int, Part],
+        mig: dict[tuple[str, int], int],
+        other: dict[str, int],
+    ) -> None:
+        self.free = free
+        self.gpu_milli = gpu_milli
+        self.cpu_milli = cpu_milli
+        self.memory_bytes = memory_bytes
+        self.slots = slots
+        self.parts = parts
+        self.mig = mig
+        self.other = other
+
+    @classmethod
+    def empty(cls, frame: NodeFrame) -> NodeState:
+        """The node with nothing on it."""
+        node = frame.node
+        mig = {(s.profile, i): s.count for i, device in enumerate(node.devices) if device.healthy for s in device.mig}
+        free = frame.whole_mask
+        gpu_milli = MILLI * free.bit_count()
+        return cls(
+            free, gpu_milli, node.cpu_milli, node.memory_bytes, node.max_tasks, {}, mig, dict(node.other)
+        )
+
+    def less(self, request: Request, shares: Iterable[DeviceShare], frame: NodeFrame) -> NodeState:
+        """A new state with one more task on the node."""
+        state = NodeState(
+            self.free,
+            self.gpu_milli,
+            self.cpu_milli - request.cpu_milli,
+            self.memory_bytes - request.memory_bytes,
+            self.slots - 1,
+            self.parts,
+            self.mig,
+            self.other,
+        )
+        if request.devices or request.mig:
+            if not request.whole:
+                state.parts = dict(self.parts)
+                state.mig = dict(self.mig)
+            for share in shares:
+                state.take(share, request.sharing, frame)
+        if request.other:
+            state.other = dict(self.other)
+            state.take_other(request)
+        return state
+
+    def add(self, request: Request, shares: Iterable[DeviceShare], frame: NodeFrame) -> None:
+        """One more task, in place: only while a ledger is being built."""
+        self.cpu_milli -= request.cpu_milli
+        self.memory_bytes -= request.memory_bytes
+        self.slots -= 1
+        for share in shares:
+            self.take(share, request.sharing, frame)
+        if request.other:
+            self.take_other(request)
+
+    def take_other(self, request: Request) -> None:
+        for name, amount in request.other:
+            self.other[name] = self.other.get(name, 0) - amount
+
+    def take(self, share: DeviceShare, sharing: Sharing, frame: NodeFrame) -> None:
+        """Book one share. A share of a device the node no longer has holds nothing."""
+        device = share.device
+        if share.mig:
+            key = (share.mig, device)
+            if key in self.mig:
+                self.mig[key] -= 1
+            return
+        bit = 1 << device
+        if not frame.whole_mask & bit:
+            return
+        part = self.parts.get(device)
+        if part is not None:
+            self.parts[device] = part.less(share)
+            self.gpu_milli -= _weight(share, frame)
+        elif share.gpu_milli == MILLI:
+            if self.free & bit:
+                self.gpu_milli -= MILLI
+            self.free &= ~bit
+        else:
+            self._open_part(device, share, sharing, frame)
+
+    def _open_part(self, device: int, share: DeviceShare, sharing: Sharing, frame: NodeFrame) -> None:
+        if not self.free & (1 << device):
+            return
+        self.free &= ~(1 << device)
+        self.gpu_milli -= _weight(share, frame)
+        memory_mib = frame.device_memory_mib[device]
+        self.parts[device] = Part(MILLI - share.gpu_milli, memory_mib - share.memory_mib, sharing, 1)
+
+    def free_slices(self, profile: str) -> int:
+        return sum(count for (name, _), count in self.mig.items() if name == profile and count > 0)
+
+    def facts(self) -> tuple[object, ...]:
+        """A comparable value of the whole state."""
+        return (
+            self.free,
+            self.gpu_milli,
+            self.cpu_milli,
+            self.memory_bytes,
+            self.slots,
+            tuple(sorted((device, part.facts()) for device, part in self.parts.items())),
+            tuple(sorted(self.mig.items())),
+            tuple(sorted(self.other.items())),
+        )
+
+
+def _weight(share: DeviceShare, frame: NodeFrame) -> int:
+    """How much less of a GPU is left for others, for choosing between nodes: the larger of its two bounds."""
+    capacity = frame.device_memory_mib[share.device]
+    return max(share.gpu_milli, share.memory_mib * MILLI // capacity) if capacity else share.gpu_milli
+
+
+def bits(mask: int) -> Iterator[int]:
+    """The positions of the bits that are set, lowest first."""
+    while mask:
+        low = mask & -mask
+        yield low.bit_length() - 1
+        mask ^= low
+
+
+def _mask(positions: Iterable[int]) -> int:
+    mask = 0
+    for position in positions:
+        mask |= 1 << position
+    return mask
+
+
+def _masks_by_model(node: Node, usable: int) -> dict[str, int]:
+    masks: dict[str, int] = {}
+    for position, device in enumerate(node.devices):
+        if usable >> position & 1:
+            masks[device.model] = masks.get(device.model, 0) | 1 << position
+    return masks
+
+
+def _link_masks(node: Node) -> tuple[tuple[int, ...], ...]:
+    """Groups of devices that are close, the closest kind first; empty where all are alike."""
+    kinds = []
+    for attribute in ("nvlink", "numa"):
+        masks: dict[int, int] = {}
+        for position, device in enumerate(node.devices):
+            group: int = getattr(device, attribute)
+            masks[group] = masks.get(group, 0) | 1 << position
+        if len(masks) > 1:
+            kinds.append(tuple(masks[group] for group in sorted(masks)))
+    return tuple(kinds)

@@ -1,0 +1,258 @@
+"""Find places for one chunk: all of its tasks, or none.
+
+A chunk goes into one topology domain where its groups ask for it, and onto one node where it fits on one. Tasks that
+fit nowhere now may take places that are being freed; a gang that would have to wait for one of its tasks starts none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from gpuyard.model.jobs import Neighbour, Task, TaskGroup, TopologyRule
+from gpuyard.policies.policy import NodePlacement
+from gpuyard.scheduler.columns import Bools
+from gpuyard.scheduler.draft import Draft
+from gpuyard.scheduler.fit import NO_FIT, SHARED_FIRST
+from gpuyard.scheduler.gang import Chunk, leaves
+from gpuyard.scheduler.headroom import affordable
+from gpuyard.scheduler.jobbook import Waiter
+from gpuyard.scheduler.neighbours import allowed_nodes
+from gpuyard.scheduler.shapes import Shape
+from gpuyard.scheduler.topology import Domain, within
+
+
+class Placer:
+    """Places one waiter's chunk on a draft."""
+
+    def __init__(self, draft: Draft, waiter: Waiter) -> None:
+        self.draft = draft
+        self.waiter = waiter
+        self.keep_together = not waiter.job.spread and draft.policy.node_placement is not NodePlacement.SPREAD
+
+    def place(self) -> bool:
+        """Place the chunk; False leaves the draft as it was."""
+        mark = self.draft.mark()
+        if not self._group(self.waiter.chunk, None):
+            self.draft.rollback(mark)
+            return False
+        if self._must_wait(mark):
+            self.draft.postpone(mark)
+        return True
+
+    def _must_wait(self, mark: int) -> bool:
+        """Some task waits for its place, and without it a group would start below its minimum."""
+        placed = self.draft.placed[mark:]
+        if not any(entry.waits for entry in placed):
+            return False
+        gang = self.waiter.gang
+        single = self.waiter.job.group.leaf
+        for leaf in leaves(self.waiter.job.group):
+            mine = [entry for entry in placed if single or entry.task.group == leaf.name]
+            started = gang.active.get(leaf.name, 0) if gang else 0
+            starting = sum(not entry.waits for entry in mine)
+            if len(mine) > starting and started + starting < leaf.min_tasks:
+                return True
+        return False
+
+    def _group(self, chunk: Chunk, among: Bools | None) -> bool:
+        rule = self._rule(chunk)
+        if rule is None:
+            return self._within(chunk, among)
+        mark = self.draft.mark()
+        for domain, preferred in self._candidates(chunk, rule, among):
+            if self._within(chunk, domain, preferred):
+                return True
+            self.draft.rollback(mark)
+        return False
+
+    def _rule(self, chunk: Chunk) -> TopologyRule | None:
+        if chunk.group.topology is not None:
+            return chunk.group.topology
+        by_policy = self.draft.policy.node_placement is NodePlacement.TOPOLOGY
+        if not by_policy or chunk is not self.waiter.chunk or len(self.waiter.shapes) == 1:
+            return None
+        topologies = sorted(self.draft.domains.topologies)
+        if not topologies:
+            return None
+        return TopologyRule(topologies[0], preferred=self.draft.domains.topologies[topologies[0]].levels[-1])
+
+    def _within(self, chunk: Chunk, among: Bools | None, preferred: Sequence[Bools] = ()) -> bool:
+        if not chunk.children:
+            return self._tasks(chunk.tasks, among, preferred)
+        if self.keep_together and not any(map(_has_rule, chunk.group.children)):
+            mark = self.draft.mark()
+            if self._one_node(tuple(chunk.all_tasks()), among):
+                return True
+            self.draft.rollback(mark)
+        return all(self._group(child, among) for child in chunk.children)
+
+    # Topology ------------------------------------------------------------------------------------------------
+
+    def _candidates(
+        self, chunk: Chunk, rule: TopologyRule, among: Bools | None
+    ) -> Iterator[tuple[Bools | None, Sequence[Bools]]]:
+        """Sets of nodes to try in turn, narrowest level and tightest domain first; with each, its preferred parts."""
+        domains = self.draft.domains
+        levels = domains.levels(rule)
+        for level in levels or ():
+            if level < 0:
+                yield among, self._preferred_parts(rule, among)
+                continue
+            masks = dict(within(domains.at(rule.topology, level), among))
+            staying = self._already_in(chunk.group, rule, level)
+            fitting = [(room, domain) for domain, mask in masks.items() if (room := self._room(chunk, mask)) >= 0]
+            for _, domain in sorted(fitting):
+                if staying is None or domain in staying:
+                    yield masks[domain], self._preferred_parts(rule, masks[domain])
+
+    def _already_in(self, group: TaskGroup, rule: TopologyRule, level: int) -> set[Domain] | None:
+        """The domains a group that has started must stay in; None where it is free to choose."""
+        if rule.required is None or self.waiter.gang is None:
+            return None
+        positions = {self.draft.nodes.at[node] for node in self.waiter.gang.nodes_of(group) if node in self.draft.nodes.at}
+        return self.draft.domains.of_nodes(rule.topology, level, positions) if positions else None
+
+    def _room(self, chunk: Chunk, mask: Bools) -> int:
+        """GPU milli (for tasks without a GPU: CPU milli) that would be left in a domain; below zero: too small."""
+        tasks = tuple(chunk.all_tasks())
+        shapes = [self.draft.shapes.of(task.request) for task in tasks]
+        columns = self.draft.nodes.columns
+        columns.sync()
+        gpu_milli = sum(shape.at_least[0] for shape in shapes)
+        cpu_milli = sum(task.request.cpu_milli for task in tasks)
+        gpu_free = int(columns.gpu_milli[mask].sum()) + self._freeing_gpu_milli(mask)
+        if any(task.request.mig for task in tasks):
+            return gpu_free
+        return gpu_free - gpu_milli if gpu_milli else int(columns.cpu_milli[mask].sum()) - cpu_milli
+
+    def _freeing_gpu_milli(self, mask: Bools) -> int:
+        nodes = self.draft.nodes
+        return sum(state.gpu_milli - nodes.now[at].gpu_milli for at, state in nodes.later.items() if mask[at])
+
+    def _preferred_parts(self, rule: TopologyRule, among: Bools | None) -> Sequence[Bools]:
+        """Where the group cannot have one preferred domain: the domains of that level, roomiest first."""
+        if rule.preferred is None:
+            return ()
+        level = self.draft.domains.topologies[rule.topology].levels.index(rule.preferred)
+        columns = self.draft.nodes.columns
+        columns.sync()
+        parts = [mask for _, mask in within(self.draft.domains.at(rule.topology, level), among)]
+        return sorted(parts, key=lambda mask: -int(columns.gpu_milli[mask].sum()))
+
+    # Tasks ---------------------------------------------------------------------------------------------------
+
+    def _tasks(self, tasks: tuple[Task, ...], among: Bools | None, preferred: Sequence[Bools]) -> bool:
+        if len(tasks) == 1:
+            return self._task(tasks[0], among, preferred)
+        mark = self.draft.mark()
+        if self.keep_together and self._one_node(tasks, among):
+            return True
+        self.draft.rollback(mark)
+        if self._each(tasks, among, preferred):
+            return True
+        self.draft.rollback(mark)
+        largest_first = tuple(sorted(tasks, key=lambda task: _size(self.draft.shapes.of(task.request)), reverse=True))
+        return largest_first != tasks and self._each(largest_first, among, preferred)
+
+    def _each(self, tasks: tuple[Task, ...], among: Bools | None, preferred: Sequence[Bools]) -> bool:
+        return all(self._task(task, among, preferred) for task in tasks)
+
+    def _task(self, task: Task, among: Bools | None, preferred: Sequence[Bools] = ()) -> bool:
+        shape = self._shape(task)
+        if shape is None:
+            return False
+        allowed = self._allowed(task, shape, among)
+        for part in preferred:
+            if self._put(task, shape, part if allowed is None else part & allowed):
+                return True
+        return self._put(task, shape, allowed)
+
+    def _put(self, task: Task, shape: Shape, allowed: Bools | None) -> bool:
+        """Give the task the best node now, else the best that is being freed."""
+        fit = self.draft.fit
+        now = fit.best(shape, allowed)
+        if self.draft.nodes.later:
+            later, score = self._best_later(shape, allowed)
+            # A part that fits on a GPU already shared waits for it rather than break open a whole one.
+            joins = shape.shared and fit.packs_parts and score < -(SHARED_FIRST >> 1)
+            if later >= 0 and (now < 0 or (joins and fit.scores(shape)[now] > -(SHARED_FIRST >> 1))):
+                self.draft.put(self.waiter, task, shape, later, waits=True)
+                return True
+        if now < 0:
+            return False
+        self.draft.put(self.waiter, task, shape, now, waits=False)
+        return True
+
+    def _best_later(self, shape: Shape, allowed: Bools | None) -> tuple[int, int]:
+        best = (NO_FIT, -1)
+        for position in self.draft.nodes.later:
+            if allowed is None or allowed[position]:
+                best = min(best, (self.draft.fit.later_at(shape, position), position))
+        return (best[1], best[0]) if best[0] < NO_FIT else (-1, NO_FIT)
+
+    def _shape(self, task: Task) -> Shape | None:
+        """The task's shape, narrowed to the GPU models its queue may still take; None where none is left."""
+        return affordable(self.draft, self.waiter, self.draft.shapes.of(task.request))
+
+    def _allowed(self, task: Task, shape: Shape, among: Bools | None) -> Bools | None:
+        rules: tuple[Neighbour, ...] = task.request.where.neighbours
+        if not rules and not self.draft.ledger.neighbours.any_apart:
+            return among
+        allowed = allowed_nodes(self.draft, self.waiter.job, rules)
+        return allowed if among is None else allowed & among
+
+    # One node ------------------------------------------------------------------------------------------------
+
+    def _one_node(self, tasks: tuple[Task, ...], among: Bools | None) -> bool:
+        """All tasks on the best node that takes them all, now; False leaves what was tried to the caller to undo."""
+        shapes = [self._shape(task) for task in tasks]
+        if any(shape is None for shape in shapes):
+            return False
+        first = shapes[0]
+        assert first is not None
+        if all(shape is first for shape in shapes) and not first.shared and not first.request.mig:
+            together = self.draft.shapes.several(first.request, len(tasks))
+            position = self.draft.fit.best(together, self._allowed(tasks[0], first, among))
+            return position >= 0 and self._all_on(tasks, position)
+        mark = self.draft.mark()
+        for position in self._roomy_nodes(tasks, among):
+            if self._all_on(tasks, position):
+                return True
+            self.draft.rollback(mark)
+        return False
+
+    def _all_on(self, tasks: tuple[Task, ...], position: int) -> bool:
+        for task in tasks:
+            shape = self._shape(task)
+            if shape is None or self.draft.fit.at(shape, position) >= NO_FIT:
+                return False
+            self.draft.put(self.waiter, task, shape, position, waits=False)
+        return True
+
+    def _roomy_nodes(self, tasks: tuple[Task, ...], among: Bools | None) -> list[int]:
+        """Nodes that may take all the tasks, best first by the largest of them."""
+        columns = self.draft.nodes.columns
+        columns.sync()
+        largest = max((self.draft.shapes.of(task.request) for task in tasks), key=_size)
+        scores = self.draft.fit.scores(largest)
+        fits = scores < NO_FIT
+        fits &= columns.slots >= len(tasks)
+        fits &= columns.cpu_milli >= sum(task.request.cpu_milli for task in tasks)
+        fits &= columns.memory_bytes >= sum(task.request.memory_bytes for task in tasks)
+        if not any(task.request.mig for task in tasks):
+            fits &= columns.gpu_milli >= sum(task.request.devices * task.request.gpu_milli for task in tasks)
+        allowed = self._allowed(tasks[0], largest, among)
+        if allowed is not None:
+            fits &= allowed
+        positions = np.flatnonzero(fits)
+        return list(positions[np.argsort(scores[positions], kind="stable")].tolist())
+
+
+def _size(shape: Shape) -> tuple[int, ...]:
+    return shape.asked
+
+
+def _has_rule(group: TaskGroup) -> bool:
+    return group.topology is not None or any(map(_has_rule, group.children))

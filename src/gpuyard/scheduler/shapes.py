@@ -1,0 +1,107 @@
+"""Shapes: requests that ask for the same, known by one small object.
+
+Thousands of tasks ask for a handful of things; what can be worked out once per request is worked out here, once.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from gpuyard.model.jobs import Request
+from gpuyard.model.nodes import mig_slice_milli
+from gpuyard.model.quantities import MILLI
+from gpuyard.scheduler.resources import Amounts, Resources, memory_milli
+
+MAX_ALIASES: Final = 200_000
+"""Request objects remembered by identity; beyond it the memory is emptied and filled anew."""
+
+
+class Shape:
+    """One request, with what it costs. `copies` tasks of it at once make a shape of their own."""
+
+    __slots__ = ("asked", "at_least", "copies", "extra", "id", "request", "shared", "whole")
+
+    def __init__(self, id: int, request: Request, copies: int, asked: Amounts, at_least: Amounts) -> None:
+        self.id = id
+        self.request = request
+        self.copies = copies
+        self.whole = request.whole
+        self.shared = request.shared
+        self.asked = asked
+        """What it counts before it is placed, for fair share: by the smallest GPU that would do."""
+        self.at_least = at_least
+        """The least it can count, for limits: by the largest GPU that would do."""
+        self.extra = bool(request.mig or request.other)
+
+
+class Shapes:
+    """All shapes of one ledger."""
+
+    def __init__(self, resources: Resources, memories: dict[str, tuple[int, int]]) -> None:
+        self.resources = resources
+        self._memories = memories
+        """The smallest and the largest GPU memory of each model (and of all, under '')."""
+        self._by_value: dict[tuple[Request, int], Shape] = {}
+        self._by_identity: dict[int, tuple[Request, Shape]] = {}
+
+    def of(self, request: Request) -> Shape:
+        known = self._by_identity.get(id(request))
+        if known is not None:
+            return known[1]
+        shape = self.of_value(request)
+        if len(self._by_identity) >= MAX_ALIASES:
+            self._by_identity.clear()
+        self._by_identity[id(request)] = (request, shape)
+        return shape
+
+    def of_value(self, request: Request) -> Shape:
+        """The shape of a request made up on the way, which is not worth remembering by identity."""
+        return self.several(request, 1)
+
+    def smallest_memory_mib(self, model: str) -> int:
+        return self._memories.get(model, (0, 0))[0]
+
+    def several(self, request: Request, copies: int) -> Shape:
+        """The shape of `copies` such tasks on one node, where they can be asked for as one."""
+        key = (request, copies)
+        shape = self._by_value.get(key)
+        if shape is None:
+            shape = self._by_value[key] = self._make(request, copies)
+        return shape
+
+    def _make(self, request: Request, copies: int) -> Shape:
+        smallest, largest = self._memory_range(request)
+        amounts = self.resources.of_request
+        asked = amounts(request, _gpu_milli(request, smallest))
+        at_least = amounts(request, _gpu_milli(request, largest))
+        return Shape(len(self._by_value), _multiplied(request, copies), copies, asked, at_least)
+
+    def _memory_range(self, request: Request) -> tuple[int, int]:
+        models = request.where.gpu_models or ("",)
+        ranges = [self._memories[model] for model in models if model in self._memories]
+        if not ranges:
+            return 0, 0
+        return min(low for low, _ in ranges), max(high for _, high in ranges)
+
+
+def _gpu_milli(request: Request, device_memory_mib: int) -> int:
+    slices = sum(mig_slice_milli(profile) * count for profile, count in request.mig)
+    if not request.gpu_memory_mib:
+        return slices + request.devices * request.gpu_milli
+    if not device_memory_mib:
+        return slices + request.devices * MILLI
+    return slices + request.devices * min(MILLI, memory_milli(request.gpu_memory_mib, device_memory_mib))
+
+
+def _multiplied(request: Request, copies: int) -> Request:
+    if copies == 1:
+        return request
+    return msgspec.structs.replace(
+        request,
+        devices=request.devices * copies,
+        cpu_milli=request.cpu_milli * copies,
+        memory_bytes=request.memory_bytes * copies,
+        other=tuple((name, amount * copies) for name, amount in request.other),
+    )

@@ -1,0 +1,75 @@
+"""Domains: the sets of nodes a group may be kept inside, the tightest that will do first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from gpuyard.model.jobs import TopologyRule
+from gpuyard.model.nodes import Topology
+from gpuyard.scheduler.columns import Bools
+from gpuyard.scheduler.nodestate import NodeFrame
+
+Domain = tuple[str, ...]
+"""The labels of a domain and of all that contain it, widest first."""
+
+
+class Domains:
+    """The domains of every level of every topology, worked out when first asked for."""
+
+    def __init__(self, topologies: tuple[Topology, ...], frames: list[NodeFrame]) -> None:
+        self.topologies = {topology.name: topology for topology in topologies}
+        self._frames = frames
+        self._masks: dict[tuple[str, int], dict[Domain, Bools]] = {}
+
+    def levels(self, rule: TopologyRule) -> list[int] | None:
+        """The levels to try, narrowest first, where -1 stands for the whole cluster; None where a name is unknown."""
+        topology = self.topologies.get(rule.topology)
+        if topology is None:
+            return None
+        names = topology.levels
+        if any(name is not None and name not in names for name in (rule.required, rule.preferred)):
+            return None
+        widest = names.index(rule.required) if rule.required is not None else -1
+        narrowest = names.index(rule.preferred) if rule.preferred is not None else widest
+        return list(range(max(narrowest, widest), widest - 1, -1))
+
+    def at(self, topology: str, level: int) -> dict[Domain, Bools]:
+        """The domains of one level: for each, which nodes lie in it. A node without the label lies in none."""
+        key = (topology, level)
+        known = self._masks.get(key)
+        if known is None:
+            known = self._masks[key] = self._build(self.topologies[topology].levels[: level + 1])
+        return known
+
+    def of_nodes(self, topology: str, level: int, positions: set[int]) -> set[Domain]:
+        """The domains of a level that hold any of these nodes."""
+        return {domain for domain, mask in self.at(topology, level).items() if any(mask[at] for at in positions)}
+
+    def _build(self, labels: tuple[str, ...]) -> dict[Domain, Bools]:
+        members: dict[Domain, list[int]] = {}
+        for position, frame in enumerate(self._frames):
+            values = tuple(node_label(frame, label) for label in labels)
+            if all(values):
+                members.setdefault(values, []).append(position)
+        return {domain: self._mask(members[domain]) for domain in sorted(members)}
+
+    def _mask(self, positions: list[int]) -> Bools:
+        mask = np.zeros(len(self._frames), dtype=np.bool_)
+        mask[positions] = True
+        return mask
+
+
+def node_label(frame: NodeFrame, label: str) -> str:
+    if label in ("hostname", "kubernetes.io/hostname"):
+        return frame.node.labels.get(label, frame.node.name)
+    return frame.node.labels.get(label, "")
+
+
+def within(masks: dict[Domain, Bools], outer: Bools | None) -> Iterator[tuple[Domain, Bools]]:
+    """The parts of domains that lie inside another set of nodes."""
+    for domain, mask in masks.items():
+        inner = mask if outer is None else mask & outer
+        if inner.any():
+            yield domain, inner
