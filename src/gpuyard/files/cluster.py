@@ -1,0 +1,90 @@
+"""Cluster and job files: the whole of a file as a snapshot.
+
+Place in the flow: path ─source─▶ text ─tree─▶ Spot ─shape─▶ specs ─**cluster**─▶ Snapshot, Policy.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from gpuyard.errors import InputError
+from gpuyard.files.format import ClusterFileSpec, JobListSpec, JobSpec
+from gpuyard.files.jobs import NOW_MS, Surroundings, read_jobs_list
+from gpuyard.files.nodes import read_nodes, read_topologies, with_hostnames
+from gpuyard.files.place import Place
+from gpuyard.files.queues import read_queues
+from gpuyard.files.seating import seat_running
+from gpuyard.files.shape import shaped
+from gpuyard.files.source import read_text
+from gpuyard.files.tree import Kind, parse
+from gpuyard.model.jobs import Job
+from gpuyard.model.snapshot import MAX_JOBS, Snapshot
+from gpuyard.policies.policy import DEFAULT, Policy
+
+
+class ClusterFile(msgspec.Struct, frozen=True):
+    """What a cluster file says."""
+
+    snapshot: Snapshot
+    policy: Policy = DEFAULT
+
+
+def open_file(path: Path) -> Place:
+    """The top of a file."""
+    return Place(str(path), parse(read_text(path), str(path)))
+
+
+def read_cluster(path: Path) -> ClusterFile:
+    """A cluster: nodes, queues, what runs, what waits, and how it is run."""
+    place = open_file(path)
+    return build_cluster(shaped(place, ClusterFileSpec), place)
+
+
+def read_jobs(path: Path, cluster: ClusterFile) -> tuple[Job, ...]:
+    """The job or jobs of a file, as new jobs of a cluster: younger than all that are there."""
+    place = open_file(path)
+    snapshot = cluster.snapshot
+    taken = frozenset(job.id for job in snapshot.jobs)
+    jobs = read_jobs_list(_job_specs(place), surroundings(snapshot), taken)
+    return tuple(jobs)
+
+
+def _job_specs(place: Place) -> list[tuple[JobSpec, Place]]:
+    if place.spot.kind is Kind.MAP and "jobs" in place.spot.fields:
+        listed = shaped(place, JobListSpec).jobs
+        return [(spec, place.at("jobs", index)) for index, spec in enumerate(listed)]
+    return [(shaped(place, JobSpec), place)]
+
+
+def surroundings(snapshot: Snapshot) -> Surroundings:
+    parents = {queue.parent for queue in snapshot.queues}
+    names = tuple(queue.name for queue in snapshot.queues)
+    return Surroundings(names, tuple(name for name in names if name not in parents), snapshot.topologies)
+
+
+def build_cluster(spec: ClusterFileSpec, place: Place) -> ClusterFile:
+    """The snapshot and policy of a checked file; scenario files share this."""
+    topologies = read_topologies(spec, place)
+    nodes = with_hostnames(read_nodes(spec, place), topologies)
+    tree = read_queues(spec, place)
+    around = Surroundings(tuple(queue.name for queue in tree.queues), tree.leaves, topologies)
+    running = [(job, place.at("running", index)) for index, job in enumerate(spec.running or [])]
+    pending = [(job, place.at("pending", index)) for index, job in enumerate(spec.pending or [])]
+    if len(running) + len(pending) > MAX_JOBS:
+        raise InputError(f"more than {MAX_JOBS} jobs", where=place.where)
+    jobs = read_jobs_list([*running, *pending], around)
+    seated = seat_running(jobs[: len(running)], running, nodes)
+    snapshot = Snapshot(nodes, tree.queues, (*seated, *jobs[len(running) :]), topologies, tree.usage, NOW_MS)
+    return ClusterFile(snapshot, _policy(spec, place.at("policy")))
+
+
+def _policy(spec: ClusterFileSpec, place: Place) -> Policy:
+    if spec.policy is None:
+        return DEFAULT
+    for name in Policy.__struct_fields__:
+        value = getattr(spec.policy, name)
+        if isinstance(value, int) and value < 0:
+            raise place.at(name).error(f"policy.{name} must not be negative, got {value}", "write zero or more")
+    return spec.policy

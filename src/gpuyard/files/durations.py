@@ -1,0 +1,37 @@
+"""Durations as people write them: `90s`, `10m`, `1h30m`, `500ms`. In milliseconds from here on."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from gpuyard.errors import QuantityError
+
+DURATION_PATTERN: Final = r"^([0-9]+d)?([0-9]+h)?([0-9]+m)?([0-9]+s)?([0-9]+ms)?$"
+MAX_DURATION_MS: Final = 3650 * 86_400_000
+"""Ten years: longer is a typing error."""
+
+_UNITS_MS: Final = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1000, "ms": 1}
+_PART: Final = re.compile(r"([0-9]+)(ms|[dhms])")
+
+
+def duration_ms(text: str, what: str = "duration") -> int:
+    """Milliseconds of a duration that fits DURATION_PATTERN."""
+    if not text or not re.fullmatch(DURATION_PATTERN, text):
+        raise QuantityError(f'{what} "{text}" is not a duration', fix="write it as 90s, 10m, 2h, 1d or 1h30m")
+    if len(text) > 40:
+        raise QuantityError(f"{what} {text[:40]}… is absurdly long", fix="check its unit")
+    total = sum(int(number) * _UNITS_MS[unit] for number, unit in _PART.findall(text))
+    if total > MAX_DURATION_MS:
+        raise QuantityError(f"{what} {text} is longer than ten years", fix="check its unit")
+    return total
+
+
+def format_duration(duration: int) -> str:
+    """`5400000` → `1h30m`; nothing is `0s`."""
+    parts = []
+    for unit, size in _UNITS_MS.items():
+        count, duration = divmod(duration, size)
+        if count:
+            parts.append(f"{count}{unit}")
+    return "".join(parts) or "0s"

@@ -1,0 +1,334 @@
+"""The formats of cluster, job and scenario files, declared once.
+
+Place in the flow: tree ─Spot─▶ shape ─**format**─▶ nodes, queues, jobs. `gpuyard schema` prints these declarations as
+JSON Schema, so the published schema cannot differ from what the readers accept. Everything optional defaults to None
+here; what None stands for is said in the description and decided by the reader of that part.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta
+
+from gpuyard.files.durations import DURATION_PATTERN
+from gpuyard.model.jobs import Sharing
+from gpuyard.policies.policy import Policy
+
+NAME_PATTERN: Final = r"^[^\s/\x00-\x1f\x7f]{1,253}$"
+TAINT_PATTERN: Final = r"^[^\s=]+(=[^\s=]*)?$"
+MIG_PATTERN: Final = r"^[1-7]g\.[0-9]{1,4}gb(\+[a-z.]+)?$"
+
+PATTERN_WORDS: Final = {
+    NAME_PATTERN: "a name without blanks or slashes, at most 253 long",
+    TAINT_PATTERN: "a taint written as key or key=value",
+    MIG_PATTERN: "a MIG profile such as 1g.10gb",
+    DURATION_PATTERN: "a duration such as 90s, 10m or 1h30m",
+}
+"""How an error message calls a text of that form."""
+
+# The patterns are checked by `shape.py` and only published here: msgspec 0.22 can crash at exit where a Meta of its
+# own holds a pattern (msgspec issue 717).
+Name = Annotated[str, Meta(extra_json_schema={"pattern": NAME_PATTERN})]
+Duration = Annotated[str, Meta(extra_json_schema={"pattern": DURATION_PATTERN}, examples=["90s", "10m", "1h30m"])]
+MigProfile = Annotated[str, Meta(extra_json_schema={"pattern": MIG_PATTERN}, examples=["1g.10gb"])]
+Taint = Annotated[str, Meta(extra_json_schema={"pattern": TAINT_PATTERN}, examples=["dedicated=infra"])]
+Count = Annotated[int, Meta(ge=0)]
+Positive = Annotated[int, Meta(ge=1)]
+Amount = int | float | str
+"""A number, exactly as written; memory also with a unit. The reader of the field converts it."""
+
+
+def says(description: str, *examples: object) -> Meta:
+    """What a field means, in the published schema."""
+    return Meta(description=description, examples=list(examples) or None)
+
+
+class _Fields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What all parts of a file have in common."""
+
+
+# ---------------------------------------------------------------------------------------------------------- nodes
+
+
+class NodeFields(_Fields):
+    """What a node is like."""
+
+    gpus: Annotated[Count | None, says("GPUs on the node; 8 unless given.")] = None
+    model: Annotated[Name | None, says("Model of its GPUs; `gpu` unless given.", "H100")] = None
+    memory: Annotated[Amount | None, says("Memory of each GPU; 80Gi unless given.", "80Gi", 81920)] = None
+    cpu: Annotated[Amount | None, says("CPU cores; 128 unless given.", 128)] = None
+    ram: Annotated[Amount | None, says("Host memory; 1Ti unless given.", "1Ti")] = None
+    max_tasks: Annotated[Count | None, says("Tasks at once; 110 unless given.")] = None
+    labels: Annotated[dict[str, str] | None, says("Labels, e.g. its rack.", {"rack": "r1"})] = None
+    taints: Annotated[list[Taint] | None, says("Marks that keep jobs away unless they tolerate them.")] = None
+    nvlink: Annotated[
+        list[list[Count]] | None,
+        says("GPUs that reach each other directly; all of them unless given.", [[0, 1], [2, 3]]),
+    ] = None
+    numa: Annotated[list[list[Count]] | None, says("GPUs that share a NUMA node.")] = None
+    mig: Annotated[
+        dict[MigProfile, Positive] | list[dict[MigProfile, Positive]] | None,
+        says(
+            "Slices each GPU is cut into, or a list with one entry per GPU ({} for one that stays whole).",
+            {"1g.10gb": 7},
+        ),
+    ] = None
+    unhealthy: Annotated[list[Count] | None, says("GPUs that are broken, by index from 0.")] = None
+    cordoned: Annotated[bool | None, says("True: takes no new task; what runs there stays.")] = None
+    ready: Annotated[bool | None, says("False: the node is lost.")] = None
+    other: Annotated[dict[Name, Count] | None, says("Any further resource.", {"nic": 2})] = None
+
+
+class NodeSpec(NodeFields, kw_only=True):
+    """A node, or several alike: `name: a100-[1-4]` stands for four."""
+
+    name: Annotated[Name, says("Its name, with ranges if it stands for several.", "a100-[1-4]")]
+
+
+NodesSpec = Positive | list[NodeSpec] | dict[Name, NodeFields | Count | None]
+"""A count, a list, or a map from names to what they are like (a bare number is its GPUs)."""
+
+
+class ClusterSpec(NodeFields):
+    """The nodes; the other fields here hold for every node that does not say otherwise."""
+
+    nodes: Annotated[NodesSpec | None, says("A count (node-1, node-2, ...), a list or a map; 1 if absent.")] = None
+
+
+# --------------------------------------------------------------------------------------------------------- queues
+
+
+class RationSpec(_Fields):
+    """What a queue is owed and allowed of one resource. `unlimited` is a value for both."""
+
+    quota: Annotated[Amount | None, says("What it is owed; as much as it asks for unless given.")] = None
+    limit: Annotated[Amount | None, says("What it may hold at most; unlimited unless given.")] = None
+    weight: Annotated[Amount | None, says("Its part of what is left over; 1 unless given.")] = None
+
+
+Ration = RationSpec | Amount
+
+
+class QueueSpec(_Fields):
+    """A queue: `quota`, `limit` and `weight` are about GPUs; only queues without children hold jobs."""
+
+    quota: Annotated[Amount | None, says("GPUs it is owed; 0 unless given, for a parent the sum of its children.")] = (
+        None
+    )
+    limit: Annotated[Amount | None, says("GPUs it may hold at most; unlimited unless given.")] = None
+    weight: Annotated[Amount | None, says("Its part of what is left over; 1 unless given.")] = None
+    priority: Annotated[int | None, says("Who is served first; 100 unless given.")] = None
+    parent: Annotated[Name | None, says("The queue above it, where it is not nested under `children`.")] = None
+    children: Annotated[dict[Name, QueueSpec | Amount | None] | None, says("The queues below it.")] = None
+    cpu: Annotated[Ration | None, says("CPU cores; not rationed unless given.")] = None
+    memory: Annotated[Ration | None, says("Host memory; not rationed unless given.")] = None
+    models: Annotated[dict[Name, Ration] | None, says("GPUs of one model.", {"H100": 4})] = None
+    other: Annotated[dict[Name, Ration] | None, says("Any further resource, in whole units.")] = None
+    reclaim_min_runtime: Annotated[Duration | None, says("Jobs younger are not reclaimed.")] = None
+    preempt_min_runtime: Annotated[Duration | None, says("Jobs younger are not preempted.")] = None
+    overcommit: Annotated[bool | None, says("True: the quotas of its children may add up to more than its own.")] = None
+    usage: Annotated[Amount | None, says("Past use, as a part of all GPUs (0 to 1).", 0.25)] = None
+
+
+QueuesSpec = dict[Name, QueueSpec | Amount | None]
+
+
+# ----------------------------------------------------------------------------------------------------------- jobs
+
+
+class LabelCondition(_Fields):
+    """A condition on a node's label beyond equality."""
+
+    not_: Annotated[str | list[str] | None, says("Values it must not have.")] = msgspec.field(default=None, name="not")
+    exists: Annotated[bool | None, says("True: the label must be there; false: it must not.")] = None
+
+
+Selector = dict[str, str | list[str] | LabelCondition]
+"""Label → a value, a list of values that will do, or a condition."""
+
+
+class NeighbourSpec(_Fields, kw_only=True):
+    """The tasks to be near to, or apart from."""
+
+    labels: Annotated[dict[str, str], says("The labels of their jobs.")]
+    level: Annotated[
+        str | None, says("The node label that draws the domain; `hostname`, the node itself, unless given.")
+    ] = None
+
+
+class TopologySpec(_Fields):
+    """Keep the group inside one domain of a level."""
+
+    required: Annotated[str | None, says("This level, or it does not start.")] = None
+    preferred: Annotated[str | None, says("This level, if it can be had.")] = None
+    name: Annotated[Name | None, says("Which topology; the only one unless given.")] = None
+
+
+class RequestFields(_Fields):
+    """What each task asks for, all on one node."""
+
+    gpus: Annotated[
+        Amount | None,
+        says("Whole GPUs, a part below 1, or 0 for none; 1 unless given.", 8, 0.5, 0),
+    ] = None
+    devices: Annotated[Positive | None, says("Of how many GPUs it takes that part; 1 unless given.")] = None
+    gpu_memory: Annotated[Amount | None, says("Memory of one GPU, instead of `gpus`.", "4Gi")] = None
+    mig: Annotated[dict[MigProfile, Positive] | None, says("MIG slices, instead of `gpus`.")] = None
+    sharing: Annotated[
+        Sharing | None, says("How a part is shared; exclusive for whole GPUs, time-sliced for parts.")
+    ] = None
+    cpu: Annotated[Amount | None, says("CPU cores; 0 unless given.")] = None
+    ram: Annotated[Amount | None, says("Host memory; 0 unless given.", "64Gi")] = None
+    other: Annotated[dict[Name, Count] | None, says("Any further resource.")] = None
+    model: Annotated[Name | list[Name] | None, says("GPU models that will do; any unless given.")] = None
+    selector: Annotated[Selector | None, says("Labels its node must have.", {"zone": ["a", "b"]})] = None
+    affinity: Annotated[list[Selector] | None, says("Alternatives, one of which must hold besides the selector.")] = (
+        None
+    )
+    tolerations: Annotated[list[Taint] | None, says("Taints it accepts.")] = None
+    near: Annotated[NeighbourSpec | list[NeighbourSpec] | None, says("Only with these tasks.")] = None
+    apart: Annotated[NeighbourSpec | list[NeighbourSpec] | None, says("Never with these tasks.")] = None
+
+
+class GroupSpec(RequestFields, kw_only=True):
+    """A role of a job, or a group of roles. What it does not ask for itself it takes from the job."""
+
+    name: Annotated[Name, says("Its name, once per job.")]
+    tasks: Annotated[Positive | None, says("Its tasks; as many as `gang`, or 1.")] = None
+    gang: Annotated[Count | None, says("How many start together or not at all; all of them unless given.")] = None
+    topology: Annotated[TopologySpec | None, says("Keep it together.")] = None
+    groups: Annotated[list[GroupSpec] | None, says("The groups inside it, instead of tasks.")] = None
+    min_groups: Annotated[Positive | None, says("How many of these must start; all unless given.")] = None
+
+
+class JobSpec(RequestFields, kw_only=True):
+    """A job."""
+
+    job: Annotated[Name, says("Its name, once per file.")]
+    team: Annotated[Name | None, says("The queue it belongs to; the only one unless given.")] = None
+    queue: Annotated[Name | None, says("Another word for `team`.")] = None
+    tasks: Annotated[Positive | None, says("Its tasks; as many as `gang`, or 1.")] = None
+    gang: Annotated[
+        Count | None,
+        says("How many start together or not at all; all unless given. Fewer makes the job elastic."),
+    ] = None
+    priority: Annotated[int | None, says("Order in its queue, and who may preempt; 50 unless given.")] = None
+    preemptible: Annotated[bool | None, says("False: nobody may take its place; true unless given.")] = None
+    labels: Annotated[dict[str, str] | None, says("What `near` and `apart` of other jobs look at.")] = None
+    topology: Annotated[TopologySpec | None, says("Keep the whole job together.")] = None
+    groups: Annotated[list[GroupSpec] | None, says("Its roles, instead of `tasks` and `gang`.")] = None
+    min_groups: Annotated[Positive | None, says("How many of these must start; all unless given.")] = None
+    spread: Annotated[bool | None, says("True: lie on many nodes rather than on few.")] = None
+    age: Annotated[Duration | None, says("How long ago it was submitted; just now, in file order.")] = None
+    run_limit: Annotated[Duration | None, says("It is stopped after that.")] = None
+    estimate: Annotated[Duration | None, says("How long it is thought to run.")] = None
+    last_checkpoint: Annotated[Duration | None, says("How long ago it last saved its work.")] = None
+    preemption_delay: Annotated[Duration | None, says("How long it waits before it makes others yield.")] = None
+    staleness_grace: Annotated[Duration | None, says("How long its gang may be incomplete.")] = None
+    stale_for: Annotated[Duration | None, says("How long its gang has been incomplete.")] = None
+    last_evicted: Annotated[Duration | None, says("How long ago it was last evicted.")] = None
+    movable: Annotated[bool | None, says("False: it is not moved to make room; true unless given.")] = None
+
+
+class RunningJobSpec(JobSpec, kw_only=True):
+    """A job that holds its place."""
+
+    on: Annotated[
+        Name | list[Name] | dict[Name, Positive] | None,
+        says(
+            "Its node, one node per task, or tasks per node; first fit unless given. "
+            "Tasks that a list or map does not cover still wait.",
+            "node-1",
+            ["node-1", "node-2"],
+            {"node-1": 2},
+        ),
+    ] = None
+    devices_on: Annotated[
+        list[Count | list[Count]] | None,
+        says(
+            "Indices of the GPUs it holds, or one list per task; the lowest free unless given.",
+            [0, 1],
+            [[0], [1]],
+        ),
+    ] = None
+    started: Annotated[Duration | None, says("How long ago it started; when submitted unless given.")] = None
+    freeing: Annotated[bool | None, says("True: it is ending and its place will soon be free.")] = None
+
+
+# ---------------------------------------------------------------------------------------------------------- files
+
+
+class ClusterFileSpec(_Fields):
+    """A cluster: its nodes, its queues, what runs and what waits."""
+
+    cluster: Annotated[ClusterSpec | None, says("The nodes, in short.", {"nodes": 4, "gpus": 8})] = None
+    nodes: Annotated[NodesSpec | None, says("The nodes, one by one; instead of `cluster`.")] = None
+    topologies: Annotated[
+        dict[Name, list[str]] | None,
+        says("Named levels (node labels), widest first.", {"default": ["zone", "rack"]}),
+    ] = None
+    queues: Annotated[
+        QueuesSpec | None,
+        says(
+            "Who is owed what; a bare number is the quota. Without it there is one queue, `default`.",
+            {"vision": {"quota": 4, "limit": 8}, "speech": 4},
+        ),
+    ] = None
+    running: Annotated[list[RunningJobSpec] | None, says("Jobs that hold a place.")] = None
+    pending: Annotated[list[JobSpec] | None, says("Jobs that wait, oldest first.")] = None
+    policy: Annotated[Policy | None, says("How the cluster is run; the shipped default unless given.")] = None
+
+
+class JobFileSpec(JobSpec, kw_only=True):
+    """One job to plan."""
+
+
+class JobListSpec(_Fields, kw_only=True):
+    """Several jobs to plan."""
+
+    jobs: Annotated[list[JobSpec], Meta(description="The jobs, oldest first.", min_length=1)]
+
+
+class WaitingSpec(_Fields, kw_only=True):
+    """Why a job is expected to wait."""
+
+    reason: Annotated[str, says("A reason token.", "NotEnough")]
+    have: Amount | None = None
+    need: Amount | None = None
+    subject: Annotated[str | None, says("The queue, node, level or group it is about.")] = None
+    never: Annotated[bool | None, says("True: waiting alone cannot help.")] = None
+
+
+class EvictedSpec(_Fields, kw_only=True):
+    """Why and for whom a job is expected to give way."""
+
+    reason: Annotated[str, says("A reason token.", "Reclaimed")]
+    beneficiary: Annotated[Name | None, says("The job that gets the place.")] = None
+    shortfall: Annotated[Amount | None, says("GPUs its queue is then short of what it is owed.")] = None
+    tasks: Annotated[Positive | None, says("How many tasks go; all unless given.")] = None
+
+
+PlacesSpec = dict[Name, Name | list[Name] | dict[Name, Positive]]
+"""Job → its node, one node per task, tasks per node, or `anywhere`."""
+
+
+class ExpectSpec(_Fields):
+    """What the cycle must decide. Jobs that run and are not named stay; jobs that wait and are not named still wait."""
+
+    placed: Annotated[PlacesSpec | None, says("Gets this place, now or as soon as it is free.")] = None
+    started: Annotated[PlacesSpec | None, says("Starts there now.")] = None
+    promised: Annotated[PlacesSpec | None, says("Gets this place as soon as it is free.")] = None
+    moved: Annotated[PlacesSpec | None, says("Is moved to this place.")] = None
+    waiting: Annotated[dict[Name, str | list[str] | WaitingSpec | None] | None, says("Waits, for these reasons.")] = (
+        None
+    )
+    evicted: Annotated[dict[Name, str | EvictedSpec | None] | None, says("Must give way, for this reason.")] = None
+
+
+class ScenarioFileSpec(ClusterFileSpec, kw_only=True):
+    """A rule of scheduling, shown by one cluster and what must happen in it."""
+
+    rule: Annotated[str, says("The rule, as a sentence.")]
+    expect: Annotated[ExpectSpec, says("What one cycle must decide.")]

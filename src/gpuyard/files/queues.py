@@ -1,0 +1,203 @@
+"""Queues of a cluster file as model values.
+
+Place in the flow: shape ─QueueSpec─▶ **queues** ─Queue─▶ cluster. The rules of the tree are in `model.queue_rules`;
+here nesting, short forms and defaults are written out. Invariant: what is returned has no contradiction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from gpuyard.errors import QuantityError, QueueTreeError, Where
+from gpuyard.files.durations import duration_ms
+from gpuyard.files.format import Amount, ClusterFileSpec, QueueSpec, RationSpec
+from gpuyard.files.place import Place
+from gpuyard.model.quantities import CPU, GPU, MEMORY, MILLI, cpu_milli, gpu_model_resource, memory_bytes, milli
+from gpuyard.model.queue_rules import validate_queues
+from gpuyard.model.queues import (
+    DEFAULT_QUEUE_PRIORITY,
+    DEFAULT_WEIGHT_MILLI,
+    MAX_QUEUE_DEPTH,
+    Queue,
+    QueueShare,
+    QueueUsage,
+)
+
+UNLIMITED: Final = "unlimited"
+DEFAULT_QUEUE: Final = "default"
+
+Convert = Callable[[Amount, str], int]
+
+
+class QueueTree(msgspec.Struct, frozen=True):
+    """The queues of a file and what they have used."""
+
+    queues: tuple[Queue, ...]
+    usage: tuple[QueueUsage, ...] = ()
+
+    @property
+    def leaves(self) -> tuple[str, ...]:
+        parents = {queue.parent for queue in self.queues}
+        return tuple(queue.name for queue in self.queues if queue.name not in parents)
+
+
+class _Entry(msgspec.Struct, frozen=True):
+    """One queue as written, and where."""
+
+    name: str
+    parent: str | None
+    spec: QueueSpec
+    place: Place
+
+
+def read_queues(spec: ClusterFileSpec, place: Place) -> QueueTree:
+    """The tree of a file; without one, a single queue that is owed all it asks for."""
+    if not spec.queues:
+        return QueueTree((Queue(DEFAULT_QUEUE, shares=(QueueShare(GPU),)),))
+    entries = _entries(spec.queues, None, place.at("queues"))
+    queues = _with_sums(entries)
+    problems = validate_queues(queues, _locator(entries))
+    if problems:
+        raise QueueTreeError(problems)
+    usage = [QueueUsage(entry.name, GPU, _usage_ppm(entry)) for entry in entries if entry.spec.usage is not None]
+    return QueueTree(queues, tuple(usage))
+
+
+def _entries(specs: dict[str, QueueSpec | Amount | None], parent: str | None, place: Place) -> list[_Entry]:
+    """All queues, parents before their children."""
+    entries = []
+    for name, short in specs.items():
+        here = place.at(name)
+        spec = _from_short(short)
+        if parent is not None and spec.parent is not None and spec.parent != parent:
+            raise here.at("parent").error(
+                f'queue "{name}" stands under "{parent}" and names the parent "{spec.parent}"', "keep one of the two"
+            )
+        entries.append(_Entry(name, parent or spec.parent, spec, here))
+        entries += _entries(spec.children or {}, name, here.at("children"))
+    return entries
+
+
+def _from_short(short: QueueSpec | Amount | None) -> QueueSpec:
+    if short is None:
+        return QueueSpec()
+    return short if isinstance(short, QueueSpec) else QueueSpec(quota=short)
+
+
+def _locator(entries: list[_Entry]) -> Callable[[int, str, str], Where | None]:
+    def locate(position: int, field: str, resource: str) -> Where | None:
+        place = entries[position].place
+        found = place.at(*_steps(resource), field) if field else place
+        return place.where_key if found == place else found.where
+
+    return locate
+
+
+def _steps(resource: str) -> tuple[str, ...]:
+    """Where in a queue a resource is written."""
+    if resource in ("", GPU):
+        return ()
+    if resource in (CPU, MEMORY):
+        return (resource,)
+    if resource.startswith(f"{GPU}/"):
+        return ("models", resource.removeprefix(f"{GPU}/"))
+    return ("other", resource)
+
+
+def _queue(entry: _Entry, order: int) -> Queue:
+    spec, place = entry.spec, entry.place
+    return Queue(
+        name=entry.name,
+        parent=entry.parent,
+        shares=_shares(spec, place),
+        priority=DEFAULT_QUEUE_PRIORITY if spec.priority is None else spec.priority,
+        order=order,
+        reclaim_min_runtime_ms=_duration(spec.reclaim_min_runtime, place.at("reclaim_min_runtime")),
+        preempt_min_runtime_ms=_duration(spec.preempt_min_runtime, place.at("preempt_min_runtime")),
+        overcommit=bool(spec.overcommit),
+    )
+
+
+def _shares(spec: QueueSpec, place: Place) -> tuple[QueueShare, ...]:
+    shares = [_share(GPU, RationSpec(quota=spec.quota, limit=spec.limit, weight=spec.weight), milli, place)]
+    if spec.cpu is not None:
+        shares.append(_share(CPU, spec.cpu, cpu_milli, place.at("cpu")))
+    if spec.memory is not None:
+        shares.append(_share(MEMORY, spec.memory, memory_bytes, place.at("memory")))
+    for model, ration in (spec.models or {}).items():
+        shares.append(_share(gpu_model_resource(model), ration, milli, place.at("models", model)))
+    for name, ration in (spec.other or {}).items():
+        shares.append(_share(name, ration, _whole_units, place.at("other", name)))
+    return tuple(shares)
+
+
+def _share(resource: str, ration: RationSpec | Amount, convert: Convert, place: Place) -> QueueShare:
+    spec = ration if isinstance(ration, RationSpec) else RationSpec(quota=ration)
+    weight = DEFAULT_WEIGHT_MILLI
+    if spec.weight is not None:
+        weight = place.at("weight").read(milli, spec.weight, "weight")
+    return QueueShare(
+        resource,
+        quota=_amount(spec.quota, convert, place.at("quota"), "quota"),
+        limit=_amount(spec.limit, convert, place.at("limit"), "limit"),
+        weight_milli=weight,
+    )
+
+
+def _amount(value: Amount | None, convert: Convert, place: Place, what: str) -> int | None:
+    return None if value is None or value == UNLIMITED else place.read(convert, value, what)
+
+
+def _whole_units(value: Amount, what: str) -> int:
+    """A resource that is counted in pieces; thousandths are read first, so that every error reads the same."""
+    thousandths = milli(value, what)
+    if thousandths % MILLI:
+        raise QuantityError(f"{what} {value} must be a whole number", fix="this resource is counted in pieces")
+    return thousandths // MILLI
+
+
+def _duration(text: str | None, place: Place) -> int | None:
+    return None if text is None else place.read(duration_ms, text, "duration")
+
+
+def _usage_ppm(entry: _Entry) -> int:
+    place = entry.place.at("usage")
+    assert entry.spec.usage is not None
+    used = place.read(milli, entry.spec.usage, "usage")
+    if used > MILLI:
+        raise place.error(f"usage {entry.spec.usage} is more than the whole cluster", "write a part of 1, e.g. 0.25")
+    return used * MILLI
+
+
+def _with_sums(entries: list[_Entry]) -> tuple[Queue, ...]:
+    """A queue that says no GPU quota is owed what its children are owed together: without children nothing."""
+    queues = [_queue(entry, order) for order, entry in enumerate(entries)]
+    parents = {queue.name: queue.parent for queue in queues}
+    deepest_first = sorted(range(len(queues)), key=lambda at: -_depth(queues[at].name, parents))
+    below: dict[str | None, int | None] = {}
+    for at in deepest_first:
+        queue = queues[at]
+        if entries[at].spec.quota is None:
+            queue = queues[at] = _owing(queue, below.get(queue.name, 0))
+        below[queue.parent] = _sum(below.get(queue.parent, 0), queue.share(GPU).quota)
+    return tuple(queues)
+
+
+def _owing(queue: Queue, quota: int | None) -> Queue:
+    gpus, *others = queue.shares
+    return msgspec.structs.replace(queue, shares=(msgspec.structs.replace(gpus, quota=quota), *others))
+
+
+def _sum(a: int | None, b: int | None) -> int | None:
+    return None if a is None or b is None else a + b
+
+
+def _depth(name: str, parents: dict[str, str | None]) -> int:
+    """How far below its root a queue lies. A loop ends the count; the rules of the tree will name it."""
+    depth, above = 0, parents[name]
+    while above is not None and depth <= MAX_QUEUE_DEPTH:
+        depth, above = depth + 1, parents.get(above)
+    return depth

@@ -1,0 +1,151 @@
+"""What a task asks for, from the fields of a job or role.
+
+Place in the flow: shape ─RequestFields─▶ **requests** ─Request─▶ jobs. Invariant: a request takes whole GPUs, or a part
+of some by share or by memory, or MIG slices, or none; never two of these.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from gpuyard.errors import InputError
+from gpuyard.files.format import LabelCondition, NeighbourSpec, RequestFields, Selector
+from gpuyard.files.nodes import HOSTNAME
+from gpuyard.files.place import Place
+from gpuyard.model.jobs import LabelRule, Neighbour, Operator, Request, Sharing, Toleration, Where
+from gpuyard.model.quantities import MILLI, cpu_milli, memory_bytes, memory_mib, milli
+
+ANY_TAINT: Final = "*"
+
+_GPU_FIELDS: Final = ("gpus", "devices", "gpu_memory", "mig", "sharing")
+
+
+def read_request(spec: RequestFields, place: Place) -> Request:
+    """The request of one task."""
+    _refuse_contradictions(spec, place)
+    devices, share, memory = _gpus(spec, place)
+    return Request(
+        devices=devices,
+        gpu_milli=share,
+        gpu_memory_mib=memory,
+        mig=tuple(sorted((spec.mig or {}).items())),
+        cpu_milli=place.at("cpu").read(cpu_milli, 0 if spec.cpu is None else spec.cpu, "cpu"),
+        memory_bytes=place.at("ram").read(memory_bytes, 0 if spec.ram is None else spec.ram, "ram"),
+        other=tuple(sorted((name, amount) for name, amount in (spec.other or {}).items() if amount)),
+        sharing=_sharing(spec, place, shared=devices > 0 and share != MILLI),
+        where=_where(spec, place),
+    )
+
+
+def inherited(role: RequestFields, job: RequestFields) -> RequestFields:
+    """What a role asks for: its own fields, and of the rest the job's. The GPU fields go together."""
+    own_gpus = any(getattr(role, name) is not None for name in _GPU_FIELDS)
+    values = {}
+    for name in RequestFields.__struct_fields__:
+        value = getattr(role, name)
+        if value is None and not (own_gpus and name in _GPU_FIELDS):
+            value = getattr(job, name)
+        values[name] = value
+    return RequestFields(**values)
+
+
+def _refuse_contradictions(spec: RequestFields, place: Place) -> None:
+    ways = [name for name in ("gpus", "gpu_memory", "mig") if getattr(spec, name) is not None]
+    if len(ways) > 1:
+        raise InputError(
+            f"{' and '.join(ways)} are both given" if len(ways) == 2 else f"{', '.join(ways)} are all given",
+            where=place.at(ways[1]).where_key,
+            fix="ask by share (gpus), by memory (gpu_memory) or by slice (mig), not by several",
+        )
+    if spec.devices is not None and spec.mig is not None:
+        raise InputError("devices is given with mig", where=place.at("devices").where_key, fix="leave devices out")
+
+
+def _gpus(spec: RequestFields, place: Place) -> tuple[int, int, int]:
+    """Devices, thousandths of each, MiB of each."""
+    if spec.mig is not None:
+        return 0, MILLI, 0
+    if spec.gpu_memory is not None:
+        memory = place.at("gpu_memory").read(memory_mib, spec.gpu_memory, "gpu_memory")
+        if not memory:
+            raise place.at("gpu_memory").error("gpu_memory must be more than 0", "for no GPU write gpus: 0")
+        return spec.devices or 1, 0, memory
+    share = place.at("gpus").read(milli, 1 if spec.gpus is None else spec.gpus, "gpus")
+    if 0 < share < MILLI:
+        return spec.devices or 1, share, 0
+    if share % MILLI:
+        raise place.at("gpus").error(
+            f"gpus {spec.gpus} is neither a whole number nor below 1",
+            "ask for whole GPUs, or for a part of several: gpus: 0.75 with devices: 2",
+        )
+    if spec.devices is not None:
+        fix = "devices says of how many GPUs a part is taken; for whole GPUs, gpus is enough"
+        raise InputError("devices is given with whole GPUs", where=place.at("devices").where_key, fix=fix)
+    return share // MILLI, MILLI, 0
+
+
+def _sharing(spec: RequestFields, place: Place, *, shared: bool) -> Sharing:
+    if spec.sharing is None:
+        return Sharing.TIME_SLICED if shared else Sharing.EXCLUSIVE
+    if shared and spec.sharing is Sharing.EXCLUSIVE:
+        fix = "use time-sliced or mps, or ask for whole GPUs"
+        raise place.at("sharing").error("a part of a GPU cannot be exclusive", fix)
+    if not shared and spec.sharing is not Sharing.EXCLUSIVE:
+        fix = f"{spec.sharing} is for parts of a GPU, such as gpus: 0.5; leave sharing out"
+        raise place.at("sharing").error("nothing is shared here", fix)
+    return spec.sharing
+
+
+# ----------------------------------------------------------------------------------------------------- where it may run
+
+
+def _where(spec: RequestFields, place: Place) -> Where:
+    models = [spec.model] if isinstance(spec.model, str) else spec.model or []
+    return Where(
+        any_of=_alternatives(spec, place),
+        tolerations=tuple(_toleration(text) for text in spec.tolerations or ()),
+        gpu_models=tuple(sorted(set(models))),
+        neighbours=_neighbours(spec.near, apart=False) + _neighbours(spec.apart, apart=True),
+    )
+
+
+def _alternatives(spec: RequestFields, place: Place) -> tuple[tuple[LabelRule, ...], ...]:
+    """The selector holds in every alternative."""
+    always = _rules(spec.selector or {}, place.at("selector"))
+    if not spec.affinity:
+        return (always,) if always else ()
+    return tuple(always + _rules(selector, place.at("affinity", index)) for index, selector in enumerate(spec.affinity))
+
+
+def _rules(selector: Selector, place: Place) -> tuple[LabelRule, ...]:
+    return tuple(rule for key, value in selector.items() for rule in _label_rules(key, value, place.at(key)))
+
+
+def _label_rules(key: str, value: str | list[str] | LabelCondition, place: Place) -> list[LabelRule]:
+    if isinstance(value, str):
+        return [LabelRule(key, Operator.IN, (value,))]
+    if isinstance(value, list):
+        if not value:
+            raise place.error(f'no value will do for label "{key}"', "list at least one value")
+        return [LabelRule(key, Operator.IN, tuple(value))]
+    rules = []
+    if value.not_ is not None:
+        refused = (value.not_,) if isinstance(value.not_, str) else tuple(value.not_)
+        rules.append(LabelRule(key, Operator.NOT_IN, refused))
+    if value.exists is not None:
+        rules.append(LabelRule(key, Operator.EXISTS if value.exists else Operator.MISSING))
+    if not rules:
+        raise place.error(f'the condition on label "{key}" is empty', "write not: VALUE, exists: true or exists: false")
+    return rules
+
+
+def _toleration(text: str) -> Toleration:
+    if text == ANY_TAINT:
+        return Toleration()
+    key, equals, value = text.partition("=")
+    return Toleration(key, value if equals else None)
+
+
+def _neighbours(specs: NeighbourSpec | list[NeighbourSpec] | None, *, apart: bool) -> tuple[Neighbour, ...]:
+    listed = [specs] if isinstance(specs, NeighbourSpec) else specs or []
+    return tuple(Neighbour(tuple(sorted(spec.labels.items())), spec.level or HOSTNAME, apart) for spec in listed)

@@ -1,0 +1,36 @@
+"""The published JSON Schema of each kind of file, from the declarations the readers use."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from gpuyard.files.format import ClusterFileSpec, JobListSpec, JobSpec, ScenarioFileSpec
+
+DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
+
+_SPECS: Final[dict[str, tuple[str, Any]]] = {
+    "cluster": ("A cluster for gpuyard", ClusterFileSpec),
+    "job": ("A job, or a list of jobs, for gpuyard plan", JobSpec | JobListSpec),
+    "scenario": ("A golden scenario for gpuyard scenario check", ScenarioFileSpec),
+}
+
+KINDS: Final = tuple(_SPECS)
+
+
+def json_schema(kind: str) -> dict[str, Any]:
+    """The schema of `cluster`, `job` or `scenario` files."""
+    title, spec = _SPECS[kind]
+    parts = spec.__args__ if kind == "job" else (spec,)
+    (*roots,), definitions = msgspec.json.schema_components(parts, ref_template="#/$defs/{name}")
+    _close(definitions)
+    body = roots[0] if len(roots) == 1 else {"anyOf": list(roots)}
+    return {"$schema": DIALECT, "title": title, **body, "$defs": definitions}
+
+
+def _close(definitions: dict[str, Any]) -> None:
+    """The policy is a model value without a ban on unknown fields; in a file they are refused as everywhere."""
+    for definition in definitions.values():
+        if definition.get("type") == "object" and "properties" in definition:
+            definition["additionalProperties"] = False

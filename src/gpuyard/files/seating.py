@@ -1,0 +1,259 @@
+"""Gives running tasks of a file their nodes and devices.
+
+Place in the flow: jobs ─pending Job, `on`, `devices_on`─▶ **seating** ─running Job─▶ cluster. What a file leaves open
+is filled in the same way every time: nodes in file order, the lowest free GPUs, parts on the fullest GPU that fits.
+Invariant: no device or node is booked beyond its capacity; whoever would do so is told who holds it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+from msgspec.structs import replace
+
+from gpuyard.errors import InputError
+from gpuyard.files.format import RunningJobSpec
+from gpuyard.files.jobs import moment
+from gpuyard.files.place import Place
+from gpuyard.model.jobs import DeviceShare, Job, Request, Task, TaskState
+from gpuyard.model.nodes import Device, Node
+from gpuyard.model.quantities import CPU, GPU, MEMORY, MILLI, format_amount
+from gpuyard.model.text import amount_text
+from gpuyard.policies.policy import DevicePlacement
+from gpuyard.scheduler.devices import choose
+from gpuyard.scheduler.nodestate import NodeFrame, NodeState
+
+MAX_HOLDERS_SHOWN = 5
+
+
+class Seat(msgspec.Struct, frozen=True):
+    """Where one task is said to be; what is empty is chosen."""
+
+    node: str = ""
+    devices: tuple[int, ...] | None = None
+
+    @property
+    def openness(self) -> int:
+        """The more a file says, the earlier the task is seated, so that no choice of ours takes a place it names."""
+        return 0 if self.devices is not None else 1 if self.node else 2
+
+
+class Desk:
+    """One node while running tasks are put on it."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        # What runs on a GPU that has since failed stays in the books, and links do not matter for what already runs.
+        self.frame = NodeFrame(replace(node, devices=tuple(_plain_device(device) for device in node.devices)))
+        self.state = NodeState.empty(self.frame)
+        self.healthy = sum(1 << index for index, device in enumerate(node.devices) if device.healthy)
+        self.holders: list[tuple[str, tuple[DeviceShare, ...]]] = []
+
+    def shares(self, request: Request, devices: tuple[int, ...] | None) -> tuple[DeviceShare, ...] | None:
+        """What a task would hold here; None where it does not fit."""
+        allowed = self.healthy if devices is None else sum(1 << index for index in devices)
+        if self._lacking(request):
+            return None
+        return choose(request, self.frame, (self.state,), allowed & self._mask_of_models(request), DevicePlacement.PACK)
+
+    def seat(self, job: str, request: Request, shares: tuple[DeviceShare, ...]) -> None:
+        self.state = self.state.less(request, shares, self.frame)
+        self.holders.append((job, shares))
+
+    def takes(self, request: Request) -> bool:
+        """Whether a task whose file names no node may be put here."""
+        where = request.where
+        matches = not where.any_of or any(
+            all(rule.accepts(self.node.labels) for rule in rules) for rules in where.any_of
+        )
+        return matches and all(
+            any(t.key in ("", taint.key) and t.value in (None, taint.value) for t in where.tolerations)
+            for taint in self.node.taints
+        )
+
+    def what_lacks(self, request: Request) -> str:
+        """Why a task does not fit, with numbers."""
+        return self._lacking(request) or self._lacking_gpus(request)
+
+    def _lacking(self, request: Request) -> str:
+        """What besides GPUs is short; empty where nothing is."""
+        state = self.state
+        asked = [(CPU, request.cpu_milli, state.cpu_milli), (MEMORY, request.memory_bytes, state.memory_bytes)]
+        asked += [(name, amount, state.other.get(name, 0)) for name, amount in request.other]
+        for resource, need, have in asked:
+            if need > have:
+                return f"it asks for {amount_text(resource, need)} and {format_amount(resource, have)} is free"
+        return "" if state.slots > 0 else f"the node takes {self.node.max_tasks} tasks at once"
+
+    def _lacking_gpus(self, request: Request) -> str:
+        if request.mig:
+            slices = ", ".join(f"{count} x {profile}" for profile, count in request.mig)
+            return f"it asks for the slices {slices} and they are not all free"
+        if request.whole:
+            free = (self.state.free & self.healthy & self._mask_of_models(request)).bit_count()
+            be = "is" if free == 1 else "are"
+            return f"it asks for {amount_text(GPU, request.devices * MILLI)} and {free} {be} free"
+        part = f"{request.gpu_memory_mib} MiB" if request.gpu_memory_mib else amount_text(GPU, request.gpu_milli)
+        times = f" on each of {request.devices} GPUs" if request.devices > 1 else ""
+        return f"it asks for {part}{times} and no GPU has that much left for {request.sharing} tasks"
+
+    def held_by(self, devices: tuple[int, ...] | None = None) -> str:
+        """`big holds 6, small 0.5`: who has the GPUs (or those given) of this node."""
+        held: dict[str, int] = {}
+        for job, shares in self.holders:
+            amount = sum(self._milli(share) for share in shares if devices is None or share.device in devices)
+            if amount or devices is None:
+                held[job] = held.get(job, 0) + amount
+        shown = [f"{job} {format_amount(GPU, amount)}" for job, amount in list(held.items())[:MAX_HOLDERS_SHOWN]]
+        more = f" and {len(held) - MAX_HOLDERS_SHOWN} more" if len(held) > MAX_HOLDERS_SHOWN else ""
+        return f"held there, in GPUs: {', '.join(shown)}{more}" if shown else "nothing else runs there"
+
+    def _milli(self, share: DeviceShare) -> int:
+        memory = self.node.devices[share.device].memory_mib
+        if share.gpu_milli or share.mig or not memory:
+            return share.gpu_milli
+        return -(-MILLI * share.memory_mib // memory)
+
+    def _mask_of_models(self, request: Request) -> int:
+        models = request.where.gpu_models
+        devices = enumerate(self.node.devices)
+        return sum(1 << index for index, device in devices if not models or device.model in models)
+
+
+def _plain_device(device: Device) -> Device:
+    return replace(device, healthy=True, nvlink=0, numa=0)
+
+
+def seat_running(
+    jobs: list[Job], specs: list[tuple[RunningJobSpec, Place]], nodes: tuple[Node, ...]
+) -> tuple[Job, ...]:
+    """The same jobs with their tasks in their places."""
+    desks = {node.name: Desk(node) for node in nodes}
+    waiting = [
+        (job, index, seat, place)
+        for job, (spec, place) in zip(jobs, specs, strict=True)
+        for index, seat in enumerate(_seats(job, spec, place, desks))
+    ]
+    waiting.sort(key=lambda entry: entry[2].openness)
+    seated: dict[str, Task] = {}
+    for job, index, seat, place in waiting:
+        task = job.tasks[index]
+        node, shares = _seated(job.id, task.request, seat, place, desks)
+        seated[task.id] = replace(task, node=node, shares=shares)
+    return tuple(_started(job, spec, place, seated) for job, (spec, place) in zip(jobs, specs, strict=True))
+
+
+def _started(job: Job, spec: RunningJobSpec, place: Place, seated: dict[str, Task]) -> Job:
+    state = TaskState.FREEING if spec.freeing else TaskState.RUNNING
+    started = moment(spec.started, place.at("started"))
+    at = job.submitted_at_ms if started is None else started
+    tasks = [
+        replace(seated[task.id], state=state, started_at_ms=at) if task.id in seated else task for task in job.tasks
+    ]
+    # A file may say when a job started and not when it was submitted; the latter cannot be later.
+    return replace(job, tasks=tuple(tasks), submitted_at_ms=min(job.submitted_at_ms, at))
+
+
+def _seated(
+    job: str, request: Request, seat: Seat, place: Place, desks: dict[str, Desk]
+) -> tuple[str, tuple[DeviceShare, ...]]:
+    if seat.node:
+        desk = desks[seat.node]
+        shares = desk.shares(request, seat.devices)
+        if shares is None:
+            raise _does_not_fit(job, request, seat, place, desk)
+        desk.seat(job, request, shares)
+        return seat.node, shares
+    for desk in desks.values():
+        shares = desk.shares(request, seat.devices) if desk.takes(request) and desk.node.ready else None
+        if shares is not None:
+            desk.seat(job, request, shares)
+            return desk.node.name, shares
+    raise place.error(
+        f'job "{job}" is said to run, but it fits on no node', "say `on` which node it runs, or list it under pending"
+    )
+
+
+def _does_not_fit(job: str, request: Request, seat: Seat, place: Place, desk: Desk) -> InputError:
+    if seat.devices is not None and not desk.what_lacks(request).startswith(("it asks for the", "the node")):
+        gpus = ", ".join(map(str, seat.devices))
+        what = f'job "{job}" cannot hold GPU {gpus} of {seat.node}: taken, cut into slices, or shared in another way'
+        return place.at("devices_on").error(what, desk.held_by(seat.devices))
+    what = f'job "{job}" does not fit on {seat.node}: {desk.what_lacks(request)}'
+    return place.at("on").error(what, desk.held_by())
+
+
+# -------------------------------------------------------------------------------------------------------- what is said
+
+
+def _seats(job: Job, spec: RunningJobSpec, place: Place, desks: dict[str, Desk]) -> list[Seat]:
+    """One seat per task that runs; tasks beyond a list or map of nodes wait."""
+    nodes = list(_nodes(job, spec, place, desks))
+    devices = _devices(job, spec, place, len(nodes))
+    return [
+        Seat(node, _checked(chosen, job, index, node, place, desks))
+        for index, (node, chosen) in enumerate(zip(nodes, devices, strict=True))
+    ]
+
+
+def _nodes(job: Job, spec: RunningJobSpec, place: Place, desks: dict[str, Desk]) -> Iterator[str]:
+    here = place.at("on")
+    match spec.on:
+        case None:
+            yield from [""] * len(job.tasks)
+        case str(name):
+            yield from [_known(name, here, desks)] * len(job.tasks)
+        case list(names):
+            _refuse_more(len(names), job, here)
+            yield from (_known(name, here.at(index), desks) for index, name in enumerate(names))
+        case counts:
+            _refuse_more(sum(counts.values()), job, here)
+            for name, count in counts.items():
+                yield from [_known(name, here.at(name), desks)] * count
+
+
+def _refuse_more(count: int, job: Job, place: Place) -> None:
+    if count > len(job.tasks):
+        raise place.error(f'job "{job.id}" has {len(job.tasks)} tasks and {count} places', "give one place per task")
+
+
+def _known(name: str, place: Place, desks: dict[str, Desk]) -> str:
+    if name not in desks:
+        shown = ", ".join(list(desks)[:10])
+        raise place.error(f'there is no node "{name}"', f"nodes: {shown}{', ...' if len(desks) > 10 else ''}")
+    return name
+
+
+def _devices(job: Job, spec: RunningJobSpec, place: Place, running: int) -> list[tuple[int, ...] | None]:
+    here = place.at("devices_on")
+    if spec.devices_on is None:
+        return [None] * running
+    lists = [entry for entry in spec.devices_on if isinstance(entry, list)]
+    if lists and len(lists) != len(spec.devices_on):
+        raise here.error("devices_on mixes numbers and lists", "write [0, 1] for one task, [[0], [1]] for several")
+    per_task = lists or [[entry for entry in spec.devices_on if isinstance(entry, int)]]
+    if len(per_task) != running:
+        raise here.error(f"devices_on is about {len(per_task)} tasks, {running} run", "write one list per task")
+    return [tuple(indices) for indices in per_task]
+
+
+def _checked(
+    devices: tuple[int, ...] | None, job: Job, index: int, node: str, place: Place, desks: dict[str, Desk]
+) -> tuple[int, ...] | None:
+    """Devices that exist, no two the same, as many as the task asks for."""
+    if devices is None:
+        return None
+    here = place.at("devices_on")
+    request = job.tasks[index].request
+    if not node:
+        raise here.error("devices_on needs `on`", "say on which node these GPUs are")
+    if request.mig:
+        raise here.error("devices_on does not choose MIG slices", "leave it out")
+    count = len(desks[node].node.devices)
+    for device in devices:
+        if device >= count:
+            raise here.error(f"{node} has no GPU {device}: it has {count}", "GPUs are counted from 0")
+    if len(set(devices)) != len(devices) or len(devices) != request.devices:
+        raise here.error(f"the task asks for {request.devices} GPUs, {len(set(devices))} are listed", "list each once")
+    return devices
