@@ -6,7 +6,7 @@ Invariant: no float takes part in accounting, so 0.1 + 0.2 fits a quota of 0.3.
 
 from __future__ import annotations
 
-from decimal import Decimal, InvalidOperation
+from decimal import Context, Decimal, InvalidOperation
 from typing import Final
 
 from gpuyard.errors import QuantityError
@@ -21,6 +21,13 @@ MEMORY: Final = "memory"
 MAX_QUANTITY: Final = 10**15
 """No single amount may exceed this (a thousand billion units): larger is a typing error, not a cluster."""
 
+MAX_EXPONENT: Final = 20
+MAX_DIGITS: Final = 24
+"""Of one written number: far more than any amount has, and few enough to reckon with exactly."""
+
+_EXACT: Final = Context(prec=64)
+"""Wide enough that no product of a written number and a unit is rounded."""
+
 _BINARY: Final = {"Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40, "Pi": 1 << 50}
 _DECIMAL: Final = {"k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15}
 
@@ -32,7 +39,7 @@ def gpu_model_resource(model: str) -> str:
 
 def milli(value: str | int | float, what: str = "amount") -> int:
     """Thousandths of a decimal amount, exactly; a float is read by its shortest decimal form."""
-    scaled = _decimal(value, what) * MILLI
+    scaled = _EXACT.multiply(_decimal(value, what), Decimal(MILLI))
     if scaled != scaled.to_integral_value():
         raise QuantityError(f"{what} {value} has more than three decimals", fix="round it to thousandths, e.g. 0.125")
     return _bounded(int(scaled), value, what)
@@ -48,7 +55,7 @@ def cpu_milli(value: str | int | float, what: str = "cpu") -> int:
 def memory_bytes(value: str | int | float, what: str = "memory") -> int:
     """Bytes, from `64Gi`, `64GiB`, `1.5G`, `512MB` or a plain number of bytes."""
     number, factor = _split_unit(value)
-    total = _decimal(number, what) * factor
+    total = _EXACT.multiply(_decimal(number, what), Decimal(factor))
     if total != total.to_integral_value():
         raise QuantityError(f"{what} {value} is not a whole number of bytes", fix="write it with a smaller unit")
     return _bounded(int(total), value, what)
@@ -56,7 +63,7 @@ def memory_bytes(value: str | int | float, what: str = "memory") -> int:
 
 def memory_mib(value: str | int | float, what: str = "GPU memory") -> int:
     """Whole MiB, from `4096` (MiB), `4Gi` or `80GB`; a rest is rounded up, as a request must be."""
-    if not isinstance(value, str) or value.strip().isdigit():
+    if not isinstance(value, str) or not value.strip()[-1:].isalpha():
         return _whole(value, what)
     return -(-memory_bytes(value, what) // (1 << 20))
 
@@ -78,7 +85,7 @@ def format_amount(resource: str, amount: int) -> str:
     """An amount of a named resource as a person writes it."""
     if resource == MEMORY:
         return format_bytes(amount)
-    if resource == CPU or resource == GPU or resource.startswith(f"{GPU}/"):
+    if resource in (CPU, GPU) or resource.startswith(f"{GPU}/"):
         return format_milli(amount)
     return str(amount)
 
@@ -94,6 +101,11 @@ def _decimal(value: str | int | float, what: str) -> Decimal:
         raise QuantityError(f"{what} must be a finite number, not {value}", fix="write digits such as 2 or 0.5")
     if number < 0:
         raise QuantityError(f"{what} must not be negative, got {value}", fix="write zero or more")
+    # Beyond these, arithmetic on decimals would round, or turn a short text into a number that fills the memory.
+    if number and number.adjusted() > MAX_EXPONENT:
+        raise QuantityError(f"{what} {value} is absurdly large", fix="check the unit; no cluster holds that much")
+    if len(number.as_tuple().digits) > MAX_DIGITS or (number and number.adjusted() < -MAX_EXPONENT):
+        raise QuantityError(f"{what} {value} has too many digits", fix="round it to thousandths, e.g. 0.125")
     return number
 
 

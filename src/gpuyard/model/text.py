@@ -14,18 +14,27 @@ from gpuyard.model.reasons import Reason, Token
 
 MAX_HOLDERS_SHOWN: Final = 5
 
+TASKS: Final = "tasks"
+GPU_MEMORY: Final = "gpu-memory"
+MIG_PREFIX: Final = "mig-"
+"""Words that stand in a reason for what is no rationed resource."""
+
 
 def amount_text(resource: str, amount: int) -> str:
-    """`8 GPUs`, `0.5 GPU`, `4 H100 GPUs`, `16 cores`, `64Gi of memory`, `2 nic`."""
+    """`8 GPUs`, `0.5 GPU`, `4 H100 GPUs`, `16 cores`, `64Gi of memory`, `2 slices 1g.10gb`, `2 nic`."""
     number = format_amount(resource, amount)
-    if resource == GPU or not resource:
-        return f"{number if resource else format_amount(GPU, amount)} {_plural('GPU', amount)}"
+    if resource == GPU:
+        return f"{number} {_plural('GPU', amount)}"
     if resource.startswith(f"{GPU}/"):
         return f"{number} {resource.removeprefix(f'{GPU}/')} {_plural('GPU', amount)}"
     if resource == CPU:
         return f"{number} {_plural('core', amount)}"
     if resource == MEMORY:
         return f"{number} of memory"
+    if resource == GPU_MEMORY:
+        return f"{number} MiB of GPU memory"
+    if resource.startswith(MIG_PREFIX):
+        return f"{number} {_plural('slice', amount * MILLI)} {resource.removeprefix(MIG_PREFIX)}"
     return f"{number} {resource}"
 
 
@@ -99,14 +108,17 @@ def _gang_incomplete(reason: Reason) -> str:
 
 def _over_limit(reason: Reason) -> str:
     whose = _subject(reason, "queue", "its queue")
-    would = f"{whose} may hold {_amount(reason, reason.have)} and would hold {_number(reason, reason.need)}"
-    return f"{would}: wait for jobs of that queue to end, or raise its limit"
+    room = f"needs {_amount(reason, reason.need)}, and {whose} may take only {_number(reason, reason.have)} more"
+    ways_out = (
+        "raise the limit, or ask for fewer" if reason.never else "wait for jobs of that queue, or raise its limit"
+    )
+    return f"{room} under its limit: {ways_out}"
 
 
 def _over_quota(reason: Reason) -> str:
     whose = _subject(reason, "queue", "its queue")
-    owed = f"{whose} is owed {_amount(reason, reason.have)} and would hold {_number(reason, reason.need)}"
-    return f"{owed}, which a job that cannot be preempted may not borrow: make it preemptible, or raise the quota"
+    room = f"needs {_amount(reason, reason.need)}, and {whose} is owed only {_number(reason, reason.have)} more"
+    return f"{room}, while a job that cannot be preempted may not borrow: make it preemptible, or raise the quota"
 
 
 def _no_matching_node(reason: Reason) -> str:
@@ -124,12 +136,14 @@ def _not_enough(reason: Reason) -> str:
 
 
 def _fragmented(reason: Reason) -> str:
-    need = (
-        f"needs {_amount(reason, reason.need)} together, and only {_number(reason, reason.have)} are free in one place"
-    )
+    if reason.resource == TASKS:
+        need = f"places for {reason.need} tasks at once are needed, {reason.have} can be had"
+    else:
+        beside = "beside its GPUs" if reason.subject == GPU else "in one place"
+        need = f"needs {_amount(reason, reason.need)} {beside}, the most that is free there is "
+        need += _number(reason, reason.have)
     holders = holders_text(reason)
-    ways_out = "wait, allow moves (consolidation), or use smaller tasks"
-    return f"{need}{'; ' + holders if holders else ''}: {ways_out}"
+    return f"{need}{'; ' + holders if holders else ''}: wait, allow moves (consolidation), or use smaller tasks"
 
 
 def _no_domain(reason: Reason) -> str:
