@@ -35,7 +35,7 @@ class Operator(enum.StrEnum):
     MISSING = "missing"
 
 
-class LabelRule(msgspec.Struct, frozen=True):
+class LabelRule(msgspec.Struct, frozen=True, gc=False):
     """One condition on a node's label."""
 
     key: str
@@ -62,7 +62,7 @@ class Toleration(msgspec.Struct, frozen=True, gc=False):
     value: str | None = None
 
 
-class Neighbour(msgspec.Struct, frozen=True):
+class Neighbour(msgspec.Struct, frozen=True, gc=False):
     """A condition on the tasks already in a domain: with (or, if `apart`, never with) tasks that carry these labels."""
 
     labels: tuple[tuple[str, str], ...]
@@ -71,7 +71,7 @@ class Neighbour(msgspec.Struct, frozen=True):
     apart: bool = False
 
 
-class Where(msgspec.Struct, frozen=True):
+class Where(msgspec.Struct, frozen=True, gc=False):
     """Where a task may run. `any_of` lists alternatives; each is a set of rules that must all hold."""
 
     any_of: tuple[tuple[LabelRule, ...], ...] = ()
@@ -84,7 +84,7 @@ class Where(msgspec.Struct, frozen=True):
 ANYWHERE: Final = Where()
 
 
-class Request(msgspec.Struct, frozen=True):
+class Request(msgspec.Struct, frozen=True, gc=False):
     """What one task asks for, all on one node.
 
     `devices` GPUs are taken; of each either all of it (`gpu_milli` 1000), a share of it (below 1000), or
@@ -112,7 +112,7 @@ class Request(msgspec.Struct, frozen=True):
         return self.devices > 0 and not self.whole
 
 
-class TopologyRule(msgspec.Struct, frozen=True):
+class TopologyRule(msgspec.Struct, frozen=True, gc=False):
     """Keep a group inside one domain: `required` or not at all, `preferred` if it can be had."""
 
     topology: str
@@ -120,7 +120,7 @@ class TopologyRule(msgspec.Struct, frozen=True):
     preferred: str | None = None
 
 
-class TaskGroup(msgspec.Struct, frozen=True):
+class TaskGroup(msgspec.Struct, frozen=True, gc=False):
     """A role, or a group of roles. A leaf holds the tasks that name it; an inner group holds other groups."""
 
     name: str = ""
@@ -164,7 +164,7 @@ class DeviceShare(msgspec.Struct, frozen=True, gc=False):
     """The profile, where the share is a MIG slice."""
 
 
-class Task(msgspec.Struct, frozen=True):
+class Task(msgspec.Struct, frozen=True, gc=False):
     """One process, container or pod."""
 
     id: str
@@ -178,7 +178,7 @@ class Task(msgspec.Struct, frozen=True):
     started_at_ms: int = 0
 
 
-class Job(msgspec.Struct, frozen=True):
+class Job(msgspec.Struct, frozen=True, gc=False):
     """What a user submitted. `group` is the root of its tree; a plain gang is a single leaf named ''."""
 
     id: str

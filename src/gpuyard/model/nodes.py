@@ -23,7 +23,7 @@ class MigSlices(msgspec.Struct, frozen=True, gc=False):
     count: int
 
 
-class Device(msgspec.Struct, frozen=True):
+class Device(msgspec.Struct, frozen=True, gc=False):
     """One GPU. A device with MIG slices is handed out by the slice, never whole or by fraction."""
 
     model: str = "gpu"
@@ -45,7 +45,7 @@ class Taint(msgspec.Struct, frozen=True, gc=False):
     value: str = ""
 
 
-class Node(msgspec.Struct, frozen=True):
+class Node(msgspec.Struct, frozen=True, gc=False):
     """One machine. What is not `ready` or is `cordoned` takes no new task; what runs there stays."""
 
     name: str
@@ -65,7 +65,7 @@ class Node(msgspec.Struct, frozen=True):
         return self.ready and not self.cordoned
 
 
-class Topology(msgspec.Struct, frozen=True):
+class Topology(msgspec.Struct, frozen=True, gc=False):
     """A named hierarchy of places, as node labels from the widest level to the narrowest."""
 
     name: str

@@ -11,7 +11,7 @@ from gpuyard.model.jobs import DeviceShare
 from gpuyard.model.reasons import Reason
 
 
-class Bind(msgspec.Struct, frozen=True, tag="bind"):
+class Bind(msgspec.Struct, frozen=True, gc=False, tag="bind"):
     """Start this task here, now."""
 
     job: str
@@ -21,7 +21,7 @@ class Bind(msgspec.Struct, frozen=True, tag="bind"):
     reason: Reason
 
 
-class Promise(msgspec.Struct, frozen=True, tag="promise"):
+class Promise(msgspec.Struct, frozen=True, gc=False, tag="promise"):
     """This task gets this place as soon as it is free; nothing starts yet."""
 
     job: str
@@ -31,7 +31,7 @@ class Promise(msgspec.Struct, frozen=True, tag="promise"):
     reason: Reason
 
 
-class Evict(msgspec.Struct, frozen=True, tag="evict"):
+class Evict(msgspec.Struct, frozen=True, gc=False, tag="evict"):
     """Stop this task; the reason names for whose sake."""
 
     job: str
@@ -40,7 +40,7 @@ class Evict(msgspec.Struct, frozen=True, tag="evict"):
     reason: Reason
 
 
-class Move(msgspec.Struct, frozen=True, tag="move"):
+class Move(msgspec.Struct, frozen=True, gc=False, tag="move"):
     """Stop this task and start it again elsewhere."""
 
     job: str
@@ -51,7 +51,7 @@ class Move(msgspec.Struct, frozen=True, tag="move"):
     reason: Reason
 
 
-class Resize(msgspec.Struct, frozen=True, tag="resize"):
+class Resize(msgspec.Struct, frozen=True, gc=False, tag="resize"):
     """Change what a running task holds in place."""
 
     job: str
@@ -63,7 +63,7 @@ class Resize(msgspec.Struct, frozen=True, tag="resize"):
 Action = Bind | Promise | Evict | Move | Resize
 
 
-class Waiting(msgspec.Struct, frozen=True):
+class Waiting(msgspec.Struct, frozen=True, gc=False):
     """Jobs of one queue that wait for the same reasons, in the order they would be served."""
 
     queue: str
@@ -71,7 +71,7 @@ class Waiting(msgspec.Struct, frozen=True):
     reasons: tuple[Reason, ...]
 
 
-class Plan(msgspec.Struct, frozen=True):
+class Plan(msgspec.Struct, frozen=True, gc=False):
     """The decision of one cycle."""
 
     actions: tuple[Action, ...] = ()

@@ -29,7 +29,7 @@ class QueueShare(msgspec.Struct, frozen=True, gc=False):
     """Order in which the surplus of this resource is shared out; None: the queue's own priority."""
 
 
-class Queue(msgspec.Struct, frozen=True):
+class Queue(msgspec.Struct, frozen=True, gc=False):
     """One node of the tree. Only leaves hold jobs."""
 
     name: str

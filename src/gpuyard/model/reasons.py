@@ -42,7 +42,7 @@ class Holding(msgspec.Struct, frozen=True, gc=False):
     amount: int
 
 
-class Reason(msgspec.Struct, frozen=True):
+class Reason(msgspec.Struct, frozen=True, gc=False):
     """One reason, as data. `have` and `need` are in the unit of `resource`."""
 
     token: Token

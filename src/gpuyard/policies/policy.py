@@ -63,7 +63,7 @@ class Policy(msgspec.Struct, frozen=True):
     typical_tasks: tuple[TypicalTask, ...] = ()
     """For the fragmentation gradient; empty: taken from the jobs in the snapshot."""
     usage_weight_milli: int = 1000
-    """How strongly past use lowers a queue's part of the surplus, in thousandths; without history it changes nothing."""
+    """How strongly past use lowers a queue's part of the surplus, in thousandths; no history, no effect."""
     rearrange_steps: int = 20_000
     """How many placements a cycle may try when it re-arranges what it has itself just placed, to fit one more job."""
 

@@ -6,7 +6,7 @@ lazily: a change only notes the node; the next question brings the noted rows up
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,8 +20,12 @@ Bools = NDArray[np.bool_]
 class Columns:
     """One row per node. `journal` lists changed nodes in order, so that a reader can catch up from where it was."""
 
-    __slots__ = ("_devices", "_frames", "_states", "_synced", "cpu_milli", "free", "free_count", "gpu_milli")
-    __slots__ += ("journal", "memory_bytes", "slots")
+    free: Ints
+    free_count: Ints
+    gpu_milli: Ints
+    cpu_milli: Ints
+    memory_bytes: Ints
+    slots: Ints
 
     def __init__(self, frames: list[NodeFrame], states: list[NodeState]) -> None:
         self._frames = frames
@@ -130,5 +134,5 @@ class DeviceColumns:
 SHARING_CODE = {"exclusive": 0, "time-sliced": 1, "mps": 2}
 
 
-def _column(values: Any) -> Ints:
+def _column(values: Iterable[int]) -> Ints:
     return np.fromiter(values, dtype=np.int64)

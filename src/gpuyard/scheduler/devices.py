@@ -50,7 +50,7 @@ def _whole(count: int, frame: NodeFrame, states: tuple[NodeState, ...], allowed:
         free &= state.free
     if free.bit_count() < count:
         return None
-    if frame.links and 1 < count:
+    if frame.links and count > 1:
         free = _closest(count, free, frame.links)
     chosen = []
     for _ in range(count):

@@ -92,8 +92,8 @@ def _shortages(draft: Draft, waiter: Waiter, shape: Shape, allowed: Bools) -> tu
         if free < count * len(waiter.shapes):
             needed = count * len(waiter.shapes)
             reasons.append(Reason(Token.NOT_ENOUGH, f"mig-{profile}", free, needed, holders=_holders(draft, 0)))
-    for position, resource, free in ((1, CPU, columns.cpu_milli), (2, MEMORY, columns.memory_bytes)):
-        have = int(free[allowed].sum())
+    for position, resource, column in ((1, CPU, columns.cpu_milli), (2, MEMORY, columns.memory_bytes)):
+        have = int(column[allowed].sum())
         if need[position] and have < need[position]:
             reasons.append(Reason(Token.NOT_ENOUGH, resource, have, need[position], holders=_holders(draft, position)))
     for name, amount in request.other:

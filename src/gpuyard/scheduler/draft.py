@@ -87,7 +87,7 @@ class Draft:
         while len(self.placed) > mark:
             placed = self.placed.pop()
             self.nodes.undo(placed.undo)
-            self.queues.charge(placed.waiter.leaf, placed.amounts, placed.waiter.firm, sign=-1)
+            self.queues.charge(placed.waiter.leaf, placed.amounts, placed.waiter.firm, times=-1)
         return undone
 
     def postpone(self, mark: int) -> None:

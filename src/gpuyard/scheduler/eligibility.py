@@ -16,6 +16,7 @@ class Eligibility:
     def __init__(self, frames: list[NodeFrame]) -> None:
         self._frames = frames
         self._nodes: dict[tuple[object, object], Bools] = {}
+        self._lists: dict[tuple[object, object], list[bool]] = {}
         self._devices: dict[tuple[str, ...], tuple[list[int], Ints]] = {}
         self.gpu_all: Ints = np.array([max(1, 1000 * f.whole_mask.bit_count()) for f in frames], dtype=np.int64)
         self.cpu_all: Ints = np.array([max(1, frame.node.cpu_milli) for frame in frames], dtype=np.int64)
@@ -28,6 +29,14 @@ class Eligibility:
         if known is None:
             known = np.array([may_use(frame.node, where) for frame in self._frames], dtype=np.bool_)
             self._nodes[key] = known
+        return known
+
+    def as_lists(self, where: Where) -> list[bool]:
+        """The same as a list, which is quicker to read one by one."""
+        key = (where.any_of, where.tolerations)
+        known = self._lists.get(key)
+        if known is None:
+            known = self._lists[key] = self.nodes(where).tolist()
         return known
 
     def devices(self, models: tuple[str, ...]) -> tuple[list[int], Ints]:

@@ -30,8 +30,23 @@ SHARED_FIRST: Final = 1 << 50
 MAX_COLUMNS: Final = 512
 """Shapes whose scores are remembered; beyond it they start over."""
 
-FEW: Final = 24
+FEW: Final = 12
 """Up to this many changed nodes are scored one by one; more are scored as columns."""
+
+
+_NO_SCORES: Final[Ints] = np.zeros(0, dtype=np.int64)
+
+
+class _View:
+    """What is remembered of one shape: where it may go at all, its scores, and how much of the journal they reflect."""
+
+    __slots__ = ("eligible", "masks", "scores", "seen")
+
+    def __init__(self, eligible: list[bool], masks: list[int], scores: Ints, seen: int) -> None:
+        self.eligible = eligible
+        self.masks = masks
+        self.scores = scores
+        self.seen = seen
 
 
 class FitTable:
@@ -45,29 +60,41 @@ class FitTable:
         self._gradient = gradient
         self._gpu_all = eligibility.gpu_all.tolist()
         self._cpu_all = eligibility.cpu_all.tolist()
-        self._columns: dict[int, tuple[Ints, int]] = {}
+        self._views: dict[int, _View] = {}
         self.packs_parts = policy.device_placement is DevicePlacement.PACK
 
     def scores(self, shape: Shape) -> Ints:
         """The score of every node for this shape, as things stand. Read only."""
-        known = self._columns.get(shape.id)
+        view = self._views.get(shape.id)
         journal = self._nodes.columns.journal
-        if known is None:
-            scores = self._all(shape)
-        else:
-            scores, seen = known
-            if seen == len(journal):
-                return scores
-            changed = set(journal[seen:])
+        if view is None:
+            view = self._new_view(shape)
+            view.scores = self._all(shape)
+        elif view.seen < len(journal):
+            changed = set(journal[view.seen :])
             if len(changed) > FEW:
-                scores = self._all(shape)
+                view.scores = self._all(shape)
             else:
                 for position in changed:
-                    scores[position] = self.at(shape, position)
-        if len(self._columns) >= MAX_COLUMNS:
-            self._columns.clear()
-        self._columns[shape.id] = (scores, len(journal))
-        return scores
+                    view.scores[position] = self._at(shape, view, position)
+        view.seen = len(journal)
+        return view.scores
+
+    def _new_view(self, shape: Shape) -> _View:
+        if len(self._views) >= MAX_COLUMNS:
+            self._views.clear()
+        where = shape.request.where
+        eligible, masks = self._eligibility.as_lists(where), self._eligibility.devices(where.gpu_models)[0]
+        view = self._views[shape.id] = _View(eligible, masks, _NO_SCORES, 0)
+        return view
+
+    def _view(self, shape: Shape) -> _View:
+        """The view of a shape, its scores up to date or not."""
+        view = self._views.get(shape.id)
+        if view is None:
+            self.scores(shape)
+            view = self._views[shape.id]
+        return view
 
     def best(self, shape: Shape, among: Bools | None) -> int:
         """The best node for this shape, now; -1 where there is none."""
@@ -81,28 +108,27 @@ class FitTable:
 
     def at(self, shape: Shape, position: int) -> int:
         """The score of one node now."""
-        if not self._eligibility.nodes(shape.request.where)[position]:
+        return self._at(shape, self._view(shape), position)
+
+    def _at(self, shape: Shape, view: _View, position: int) -> int:
+        if not view.eligible[position]:
             return NO_FIT
         states = self._states(position)
-        shared = self._place(shape, position, states)
-        if shared is None:
-            return NO_FIT
-        return self._scored(shape, position, states[0], shared)
+        joins = self._joins(shape, position, states, view.masks[position])
+        return NO_FIT if joins is None else self._scored(shape, position, states[0], joins)
 
     def later_at(self, shape: Shape, position: int) -> int:
         """The score of one node as it will be once what is ending there has ended."""
-        if not self._eligibility.nodes(shape.request.where)[position]:
+        view = self._view(shape)
+        if not view.eligible[position]:
             return NO_FIT
         state = self._nodes.later[position]
-        shared = self._place(shape, position, (state,))
-        return NO_FIT if shared is None else self._scored(shape, position, state, shared)
-
-    def device_mask(self, shape: Shape, position: int) -> int:
-        return self._eligibility.devices(shape.request.where.gpu_models)[0][position]
+        joins = self._joins(shape, position, (state,), view.masks[position])
+        return NO_FIT if joins is None else self._scored(shape, position, state, joins)
 
     def shares(self, shape: Shape, position: int, waits: bool) -> tuple[DeviceShare, ...]:
         """The devices one task of this shape gets on a node it fits on."""
-        frame, mask = self._nodes.frames[position], self.device_mask(shape, position)
+        frame, mask = self._nodes.frames[position], self._view(shape).masks[position]
         states = (self._nodes.later[position],) if waits else self._states(position)
         if self._gradient is not None and shape.shared and shape.request.devices == 1:
             device = self._gradient_at(shape, position, states[0])[1]
@@ -115,7 +141,7 @@ class FitTable:
     def _gradient_at(self, shape: Shape, position: int, state: NodeState) -> tuple[int, int]:
         """The gradient's score of a node, and for a part of a GPU the device it would choose."""
         frame, request = self._nodes.frames[position], shape.request
-        mask = self.device_mask(shape, position)
+        mask = self._view(shape).masks[position]
         left = [_left_milli(state, device) if mask >> device & 1 else 0 for device in range(len(frame.devices))]
         model = frame.devices[0].model if frame.devices else ""
         gradient = self._gradient
@@ -132,24 +158,17 @@ class FitTable:
         later = self._nodes.later.get(position)
         return (now,) if later is None else (now, later)
 
-    def _place(self, shape: Shape, position: int, states: tuple[NodeState, ...]) -> bool | None:
+    def _joins(self, shape: Shape, position: int, states: tuple[NodeState, ...], mask: int) -> bool | None:
         """None where the shape does not fit; else whether it fits on GPUs that are shared already."""
-        request = shape.request
         for state in states:
             if not has_room(shape, state):
                 return None
-        if shape.whole:
-            free = self.device_mask(shape, position)
-            for state in states:
-                free &= state.free
-            if free.bit_count() < request.devices:
-                return None
-            return self._chosen(shape, position, states) if shape.extra else False
-        return self._chosen(shape, position, states) if request.devices or request.mig else False
-
-    def _chosen(self, shape: Shape, position: int, states: tuple[NodeState, ...]) -> bool | None:
+            mask &= state.free if shape.whole else -1
+        if shape.whole and not shape.extra:
+            return None if mask.bit_count() < shape.request.devices else False
+        if not shape.request.devices and not shape.request.mig:
+            return False
         frame = self._nodes.frames[position]
-        mask = self.device_mask(shape, position)
         shares = devices.choose(shape.request, frame, states, mask, self._policy.device_placement)
         if shares is None:
             return None
@@ -167,8 +186,7 @@ class FitTable:
         columns = self._nodes.columns
         columns.sync()
         request = shape.request
-        fits = self._eligibility.nodes(request.where).copy()
-        fits &= columns.slots >= shape.copies
+        fits = self._eligibility.nodes(request.where) & (columns.slots >= shape.copies)
         if request.cpu_milli:
             fits &= columns.cpu_milli >= request.cpu_milli
         if request.memory_bytes:
@@ -177,12 +195,13 @@ class FitTable:
             return self._one_by_one(shape, fits)
         gpu = bool(request.devices)
         cpu_all, gpu_all = self._eligibility.cpu_all, self._eligibility.gpu_all
-        scores: Ints = self._score(gpu, columns.gpu_milli, columns.cpu_milli, gpu_all, cpu_all).copy()
+        raw: Ints = self._score(gpu, columns.gpu_milli, columns.cpu_milli, gpu_all, cpu_all)
         if shape.whole:
             fits &= self._free_count(shape) >= request.devices
         elif gpu:
-            fits &= self._fitting_parts(shape, scores)
-        scores[~fits] = NO_FIT
+            raw = raw.copy()
+            fits &= self._fitting_parts(shape, raw)
+        scores = np.where(fits, raw, NO_FIT)
         for position in self._nodes.later:
             if fits[position]:
                 scores[position] = self.at(shape, position)
@@ -199,7 +218,8 @@ class FitTable:
         if not shape.request.where.gpu_models:
             return columns.free_count
         mask = self._eligibility.devices(shape.request.where.gpu_models)[1]
-        return np.bitwise_count(columns.free & mask).astype(np.int64)
+        count: Ints = np.bitwise_count(columns.free & mask).astype(np.int64)
+        return count
 
     def _fitting_parts(self, shape: Shape, scores: Ints) -> Bools:
         """Nodes with enough devices that have room for the part; lowers the score where those are shared already."""

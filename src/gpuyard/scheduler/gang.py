@@ -139,4 +139,3 @@ def leaves(group: TaskGroup) -> Iterator[TaskGroup]:
         yield group
     for child in group.children:
         yield from leaves(child)
-

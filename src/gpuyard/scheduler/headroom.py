@@ -17,18 +17,20 @@ def blockers(queues: QueueBook, leaf: int, amounts: Amounts, firm: bool) -> tupl
     reasons: list[Reason] = []
     for at in queues.frames[leaf].path:
         frame = queues.frames[at]
-        for position, amount in enumerate(amounts):
-            limit = frame.limit[position]
-            if amount and limit is not None and queues.held[at][position] + amount > limit:
-                have, name = limit - queues.held[at][position], queues.resources.names[position]
-                never = amount > limit
-                reasons.append(Reason(Token.OVER_LIMIT, name, max(have, 0), amount, frame.name, never=never))
-            quota = frame.quota[position]
-            if firm and amount and quota is not None and queues.firm[at][position] + amount > quota:
-                have, name = quota - queues.firm[at][position], queues.resources.names[position]
-                never = amount > quota
-                reasons.append(Reason(Token.OVER_QUOTA, name, max(have, 0), amount, frame.name, never=never))
+        for position, limit in frame.limits:
+            if amounts[position] and queues.held[at][position] + amounts[position] > limit:
+                left = limit - queues.held[at][position]
+                reasons.append(_over(Token.OVER_LIMIT, queues, at, position, left, amounts[position], limit))
+        for position, quota in frame.quotas if firm else ():
+            if amounts[position] and queues.firm[at][position] + amounts[position] > quota:
+                left = quota - queues.firm[at][position]
+                reasons.append(_over(Token.OVER_QUOTA, queues, at, position, left, amounts[position], quota))
     return tuple(reasons)
+
+
+def _over(token: Token, queues: QueueBook, at: int, position: int, left: int, need: int, bound: int) -> Reason:
+    name = queues.resources.names[position]
+    return Reason(token, name, max(left, 0), need, queues.frames[at].name, never=need > bound)
 
 
 def headroom(queues: QueueBook, leaf: int, firm: bool, position: int) -> int | None:

@@ -24,14 +24,27 @@ LineKey = tuple[int, int, int, bool, object]
 class Waiter:
     """A job with something to place: its next chunk and what that counts."""
 
-    __slots__ = ("asked", "at_least", "chunk", "firm", "gang", "job", "leaf", "line", "more", "rank", "shapes", "signature")
+    __slots__ = (
+        "asked",
+        "at_least",
+        "chunk",
+        "firm",
+        "gang",
+        "job",
+        "leaf",
+        "line",
+        "more",
+        "rank",
+        "shapes",
+        "signature",
+    )
 
     def __init__(self, job: Job, leaf: int, chunk: Chunk, stage: int, gang: Gang | None, shapes: Shapes) -> None:
         self.job = job
         self.leaf = leaf
         self.chunk = chunk
         self.gang = gang
-        """Where a job of several tasks stands; None for a job of one."""
+        """Where the job stands; None for one that has not started and whose chunk is all there is."""
         self.firm = not job.preemptible
         tasks = chunk.tasks if not chunk.children else tuple(chunk.all_tasks())
         self.more = gang is not None and sum(map(len, gang.waiting.values())) > len(tasks)
@@ -45,15 +58,17 @@ class Waiter:
 
 def waiter_of(job: Job, leaf: int, shapes: Shapes) -> Waiter | Gang | None:
     """The waiter of a job; its gang where too few tasks are there to start it; None where nothing waits."""
-    tasks = job.tasks
-    if job.group.leaf and len(tasks) == 1 and job.group.min_tasks == 1:
-        if tasks[0].state is not TaskState.PENDING:
-            return None
-        return Waiter(job, leaf, Chunk(job.group, tasks), 0, None, shapes)
+    group, tasks = job.group, job.tasks
+    if group.leaf and len(tasks) == group.min_tasks and _all_pending_and_equal(tasks):
+        return Waiter(job, leaf, Chunk(group, tasks), 0, None, shapes)
     gang = Gang(job)
     if not gang.waiting:
         return None
     return next_waiter(job, leaf, gang, shapes) or gang
+
+
+def _all_pending_and_equal(tasks: tuple[Task, ...]) -> bool:
+    return all([task.state is TaskState.PENDING and not task.priority for task in tasks])
 
 
 def next_waiter(job: Job, leaf: int, gang: Gang, shapes: Shapes) -> Waiter | None:
@@ -95,17 +110,6 @@ class Lines:
 
     def _all(self) -> Iterator[Waiter]:
         yield from self.waiters.values()
-
-
-def asked_in_all(job: Job, shapes: Shapes, zero: Amounts) -> Amounts:
-    """What all waiting tasks of a job count for fair share."""
-    waiting = [task for task in job.tasks if task.state is TaskState.PENDING]
-    if len(waiting) == 1:
-        return shapes.of(waiting[0].request).asked
-    total = zero
-    for task in waiting:
-        total = plus(total, shapes.of(task.request).asked)
-    return total
 
 
 def _sums(shapes: tuple[Shape, ...]) -> tuple[Amounts, Amounts]:

@@ -7,6 +7,7 @@ every plan. Invariant: a ledger that followed changes equals one made from the s
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from gpuyard.errors import LedgerError
 from gpuyard.model.jobs import Job, Task, TaskState
@@ -27,11 +28,12 @@ from gpuyard.model.snapshot import (
 )
 from gpuyard.scheduler.eligibility import Eligibility
 from gpuyard.scheduler.gang import ACTIVE, Gang
-from gpuyard.scheduler.jobbook import Lines, Waiter, asked_in_all, waiter_of
+from gpuyard.scheduler.jobbook import Lines, Waiter, waiter_of
 from gpuyard.scheduler.neighbours import Neighbours
 from gpuyard.scheduler.nodebook import NodeBook
+from gpuyard.scheduler.nodestate import NodeFrame, bits
 from gpuyard.scheduler.queuebook import QueueBook
-from gpuyard.scheduler.resources import Amounts, Resources, minus, plus
+from gpuyard.scheduler.resources import Amounts, Resources, plus, times
 from gpuyard.scheduler.shapes import Shapes
 from gpuyard.scheduler.topology import Domains
 
@@ -39,18 +41,15 @@ PLACED = ACTIVE | {TaskState.FREEING, TaskState.STUCK}
 """Tasks that take up room on a node. Only active ones count against their queue: what is ending no longer does."""
 
 
-class Account:
-    """What one job holds and asks, as it was charged: taken back exactly when the job changes."""
+class Account(NamedTuple):
+    """What one job holds and asks. Made anew from the job whenever needed: nodes stay the same between loads."""
 
-    __slots__ = ("asked", "closed", "firm", "held", "leaf")
-
-    def __init__(self, leaf: int, held: Amounts, asked: Amounts, closed: Amounts, firm: bool) -> None:
-        self.leaf = leaf
-        self.held = held
-        self.asked = asked
-        self.closed = closed
-        """The part of what it holds that lies on nodes that take no new work."""
-        self.firm = firm
+    leaf: int
+    held: Amounts
+    asked: Amounts
+    closed: Amounts
+    """The part of what it holds that lies on nodes that take no new work."""
+    firm: bool
 
 
 class Ledger:
@@ -141,12 +140,11 @@ class Ledger:
         self.nodes = NodeBook(self._nodes.values())
         self.queues = QueueBook(self._queues, resources)
         self.queues.set_usage(self.usage)
-        self.shapes = Shapes(resources, _memory_ranges(self._nodes.values()))
+        self.shapes = Shapes(resources, _memory_ranges(self.nodes.frames))
         self.eligibility = Eligibility(self.nodes.frames)
         self.domains = Domains(self.topologies, self.nodes.frames)
         self.neighbours = Neighbours()
         self.lines = Lines()
-        self._accounts: dict[str, Account] = {}
         self._stranded: dict[str, Reason] = {}
         self._held_on_closed = resources.zero
         self._plain = not resources.by_model
@@ -155,49 +153,54 @@ class Ledger:
             if node.open:
                 self._open_total = plus(self._open_total, resources.of_node(node))
         self._load_jobs()
-        self.nodes.load(range(len(self.nodes.frames)))
+        self.nodes.load_all()
 
     def _load_jobs(self) -> None:
+        """Enter all jobs. Most hold and ask the same as many others, so equal accounts are charged at once."""
         waiters: list[Waiter] = []
-        touched: set[int] = set()
+        equal: dict[Account, int] = {}
+        at, tasks_on = self.nodes.at, self.nodes.tasks_on
         for job in self.jobs.values():
-            waiter = self._open_account(job, touched)
+            for task in job.tasks:
+                if task.node and task.state in PLACED and task.node in at:
+                    tasks_on[at[task.node]].append((task, job))
+            account = self._account(job)
+            equal[account] = equal.get(account, 0) + 1
+            waiter = self._waiter(job, account.leaf)
             if waiter is not None:
                 waiters.append(waiter)
+        for account, count in equal.items():
+            self._charge(account, count)
         self.lines.load(waiters)
 
     def _enter(self, job: Job, touched: set[int]) -> None:
-        waiter = self._open_account(job, touched)
+        """Enter one job that is new or has changed."""
+        for task in job.tasks:
+            position = self.nodes.at.get(task.node, -1)
+            if position >= 0 and task.state in PLACED:
+                self.nodes.tasks_on[position].append((task, job))
+                touched.add(position)
+        account = self._account(job)
+        self._charge(account, 1)
+        waiter = self._waiter(job, account.leaf)
         if waiter is not None:
             self.lines.add(waiter)
 
-    def _open_account(self, job: Job, touched: set[int]) -> Waiter | None:
-        """Charge a job for what it holds, note where, and say what it waits for."""
+    def _account(self, job: Job) -> Account:
+        """What a job counts: its active tasks as held, its pending ones as asked."""
         zero = self.shapes.resources.zero
-        held = closed = zero
-        nodes = self.nodes
-        waits = False
+        held = asked = closed = zero
         for task in job.tasks:
-            state = task.state
-            if state is TaskState.PENDING:
-                waits = True
-            if state not in PLACED or not task.node:
-                continue
-            position = nodes.at.get(task.node, -1)
-            if position >= 0:
-                nodes.tasks_on[position].append((task, job))
-                touched.add(position)
-            if state in ACTIVE:
+            if task.state is TaskState.PENDING:
+                amounts = self.shapes.of(task.request).asked
+                asked = amounts if asked is zero else plus(asked, amounts)
+            elif task.state in ACTIVE:
+                position = self.nodes.at.get(task.node, -1)
                 amounts = self._amounts(task, position)
                 held = amounts if held is zero else plus(held, amounts)
-                if position >= 0 and not nodes.frames[position].node.open:
+                if position >= 0 and not self.nodes.frames[position].node.open:
                     closed = plus(closed, amounts)
-        if job.labels or any(task.request.where.neighbours for task in job.tasks):
-            self.neighbours.set(job, nodes.at)
-        leaf = self.queues.leaf_at(job.queue)
-        asked = asked_in_all(job, self.shapes, zero) if waits and leaf >= 0 else zero
-        self._charge(job.id, Account(leaf, held, asked, closed, not job.preemptible), 1)
-        return self._waiter(job, leaf) if waits else None
+        return Account(self.queues.leaf_at(job.queue), held, asked, closed, not job.preemptible)
 
     def _amounts(self, task: Task, position: int) -> Amounts:
         request = task.request
@@ -208,19 +211,20 @@ class Ledger:
             return self.shapes.of(request).asked
         return self.shapes.resources.of_task(request, task.shares, node)
 
-    def _charge(self, id: str, account: Account, sign: int) -> None:
+    def _charge(self, account: Account, count: int) -> None:
+        """Count an account `count` times (below zero: take it back)."""
         if account.leaf >= 0:
-            self.queues.charge(account.leaf, account.held, account.firm, sign)
-            self.queues.ask(account.leaf, account.asked, sign)
+            self.queues.charge(account.leaf, account.held, account.firm, count)
+            self.queues.ask(account.leaf, account.asked, count)
         if any(account.closed):
-            move = plus if sign > 0 else minus
-            self._held_on_closed = move(self._held_on_closed, account.closed)
-        if sign > 0:
-            self._accounts[id] = account
-        else:
-            del self._accounts[id]
+            self._held_on_closed = plus(self._held_on_closed, times(account.closed, count))
 
     def _waiter(self, job: Job, leaf: int) -> Waiter | None:
+        """What a job waits for; None where it does not, or cannot be tried at all."""
+        if job.labels or any(map(_has_neighbours, job.tasks)):
+            self.neighbours.set(job, self.nodes.at)
+        if not any(map(_is_pending, job.tasks)):
+            return None
         if leaf < 0:
             self._stranded[job.id] = Reason(Token.QUEUE_MISSING, subject=job.queue, never=True)
             return None
@@ -240,18 +244,27 @@ class Ledger:
             on_node = self.nodes.tasks_on[position]
             on_node[:] = [entry for entry in on_node if entry[1].id != id]
             touched.add(position)
-        self._charge(id, self._accounts[id], -1)
+        self._charge(self._account(job), -1)
         self.lines.remove(id)
         self.neighbours.forget(id)
         self._stranded.pop(id, None)
 
 
-def _memory_ranges(nodes: Iterable[Node]) -> dict[str, tuple[int, int]]:
+def _is_pending(task: Task) -> bool:
+    return task.state is TaskState.PENDING
+
+
+def _has_neighbours(task: Task) -> bool:
+    return bool(task.request.where.neighbours)
+
+
+def _memory_ranges(frames: Iterable[NodeFrame]) -> dict[str, tuple[int, int]]:
     """The smallest and the largest GPU of each model, and of all under ''."""
     ranges: dict[str, tuple[int, int]] = {}
-    for node in nodes:
-        for device in node.devices:
-            for model in (device.model, ""):
-                low, high = ranges.get(model, (device.memory_mib, device.memory_mib))
-                ranges[model] = (min(low, device.memory_mib), max(high, device.memory_mib))
+    for frame in frames:
+        for model, mask in frame.models.items():
+            memories = [frame.device_memory_mib[device] for device in bits(mask)]
+            for name in (model, ""):
+                low, high = ranges.get(name, (memories[0], memories[0]))
+                ranges[name] = (min(low, *memories), max(high, *memories))
     return ranges

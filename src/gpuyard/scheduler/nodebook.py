@@ -25,7 +25,8 @@ class NodeBook:
     def __init__(self, nodes: Iterable[Node]) -> None:
         self.frames = [NodeFrame(node) for node in sorted(nodes, key=lambda node: node.name)]
         self.at = {frame.node.name: position for position, frame in enumerate(self.frames)}
-        self.now = [NodeState.empty(frame) for frame in self.frames]
+        self.now: list[NodeState] = []
+        """Filled by `load_all` once the tasks are known."""
         self.later: dict[int, NodeState] = {}
         self.tasks_on: list[list[tuple[Task, Job]]] = [[] for _ in self.frames]
         self.columns = Columns(self.frames, self.now)
@@ -39,10 +40,17 @@ class NodeBook:
         copy.columns = self.columns.fork(copy.now)
         return copy
 
+    def load_all(self) -> None:
+        """Book everything that is on any node, for the first time."""
+        self.now.extend([NodeState.empty(frame) for frame in self.frames])
+        for position, tasks in enumerate(self.tasks_on):
+            if tasks:
+                self._load_node(position, self.now[position])
+
     def load(self, touched: Iterable[int]) -> None:
         """Book anew everything that is on the given nodes."""
         for position in touched:
-            self._load_node(position)
+            self._load_node(position, NodeState.empty(self.frames[position]))
             self.columns.changed(position)
 
     def bind(self, position: int, request: Request, shares: Sequence[DeviceShare]) -> Undo:
@@ -78,9 +86,9 @@ class NodeBook:
             for i, frame in enumerate(self.frames)
         )
 
-    def _load_node(self, position: int) -> None:
+    def _load_node(self, position: int, state: NodeState) -> None:
+        """Book the tasks of a node on its empty state."""
         frame = self.frames[position]
-        state = NodeState.empty(frame)
         tasks = self.tasks_on[position]
         transient = False
         nameless: list[tuple[str, Task]] = []

@@ -39,11 +39,22 @@ class NodeFrame:
     def __init__(self, node: Node) -> None:
         self.node = node
         self.devices = node.devices
-        self.device_memory_mib = [device.memory_mib for device in node.devices]
-        self.whole_mask = _mask(i for i, device in enumerate(node.devices) if device.healthy and not device.mig)
-        self.share_mask = _mask(i for i, d in enumerate(node.devices) if d.healthy and not d.mig and d.shareable)
-        self.models = _masks_by_model(node, self.whole_mask)
-        self.links = _link_masks(node)
+        self.device_memory_mib: list[int] = []
+        self.models: dict[str, int] = {}
+        self.whole_mask = self.share_mask = 0
+        linked = False
+        bit = 1
+        for device in node.devices:
+            self.device_memory_mib.append(device.memory_mib)
+            if device.healthy and not device.mig:
+                self.whole_mask |= bit
+                self.models[device.model] = self.models.get(device.model, 0) | bit
+                if device.shareable:
+                    self.share_mask |= bit
+            linked = linked or device.nvlink != 0 or device.numa != 0
+            bit <<= 1
+        self.links = _link_masks(node) if linked else ()
+        """Groups of devices that are close, the closest kind first; empty where all are alike."""
 
 
 class NodeState:
@@ -78,9 +89,7 @@ class NodeState:
         mig = {(s.profile, i): s.count for i, device in enumerate(node.devices) if device.healthy for s in device.mig}
         free = frame.whole_mask
         gpu_milli = MILLI * free.bit_count()
-        return cls(
-            free, gpu_milli, node.cpu_milli, node.memory_bytes, node.max_tasks, {}, mig, dict(node.other)
-        )
+        return cls(free, gpu_milli, node.cpu_milli, node.memory_bytes, node.max_tasks, {}, mig, dict(node.other))
 
     def less(self, request: Request, shares: Iterable[DeviceShare], frame: NodeFrame) -> NodeState:
         """A new state with one more task on the node."""
@@ -180,23 +189,7 @@ def bits(mask: int) -> Iterator[int]:
         mask ^= low
 
 
-def _mask(positions: Iterable[int]) -> int:
-    mask = 0
-    for position in positions:
-        mask |= 1 << position
-    return mask
-
-
-def _masks_by_model(node: Node, usable: int) -> dict[str, int]:
-    masks: dict[str, int] = {}
-    for position, device in enumerate(node.devices):
-        if usable >> position & 1:
-            masks[device.model] = masks.get(device.model, 0) | 1 << position
-    return masks
-
-
 def _link_masks(node: Node) -> tuple[tuple[int, ...], ...]:
-    """Groups of devices that are close, the closest kind first; empty where all are alike."""
     kinds = []
     for attribute in ("nvlink", "numa"):
         masks: dict[int, int] = {}

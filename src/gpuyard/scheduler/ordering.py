@@ -12,10 +12,13 @@ from typing import Final
 from gpuyard.policies.policy import Ordering
 from gpuyard.scheduler.draft import Draft
 from gpuyard.scheduler.jobbook import LineKey, Rank, Waiter
+from gpuyard.scheduler.queuebook import QueueFrame
 from gpuyard.scheduler.resources import Amounts
 
 SCALE: Final = 10**9
 """Shares are compared as integers in billionths."""
+
+UNBOUNDED: Final = 1 << 62
 
 QueueKey = tuple[object, ...]
 
@@ -38,7 +41,7 @@ class Turns:
         self._roots: list[tuple[QueueKey, int, int]] = []
         self._version = [0] * len(self._queues.frames)
         self._best: list[Waiter | None] = [None] * len(self._queues.frames)
-        self._allowance = [self._allowances(at) for at in range(len(self._queues.frames))]
+        self._terms = [_Terms(frame, draft.shares[frame.at], draft.total) for frame in self._queues.frames]
         self._fill()
 
     def next(self) -> Waiter | None:
@@ -56,7 +59,7 @@ class Turns:
 
     def dropped(self, waiter: Waiter) -> tuple[str, ...]:
         """The job cannot be placed, nor can those behind it in its line: all of them, in order."""
-        rank, line = heappop(self._heads[waiter.leaf])
+        _, line = heappop(self._heads[waiter.leaf])
         self._rank_path(waiter.leaf)
         if self._grown.pop(waiter.job.id, None) is not None:
             return (waiter.job.id,)
@@ -114,36 +117,59 @@ class Turns:
         return self._best[child] if child >= 0 else None
 
     def _key(self, at: int, waiter: Waiter) -> QueueKey:
-        """Lower goes first. See docs/fair-share.md for the order in words."""
+        """Lower goes first. The order in words is in docs/fair-share.md."""
         if self._fifo:
             return (waiter.rank,)
-        frame = self._queues.frames[at]
-        held, share, quota = self._queues.held[at], self._draft.shares[at], frame.quota
-        wanted = waiter.asked
-        allowance = self._allowance[at]
+        held, terms = self._queues.held[at], self._terms[at]
+        within_quota, after, now = True, 0, 0
+        for have, more, quota, divisor in zip(held, waiter.asked, terms.quota, terms.divisor, strict=True):
+            total = have + more
+            if not total:
+                continue
+            if total > quota:
+                within_quota = False
+            part = total * SCALE // divisor
+            if part > after:
+                after = part
+            if have:
+                part = have * SCALE // divisor
+                if part > now:
+                    now = part
+        uses_forbidden = bool(terms.forbidden) and any(held[position] for position in terms.forbidden)
         return (
-            _over(held, share),
-            not _within(held, wanted, quota),
-            -frame.priority,
-            _uses_nothing_allowed(held, allowance),
-            _dominant(held, wanted, allowance, self._draft.total),
-            _dominant(held, None, allowance, self._draft.total),
-            tuple([SCALE * SCALE if amount is None else amount for amount in allowance]),
-            frame.order,
-            frame.name,
+            _over(held, self._draft.shares[at]),
+            not within_quota,
+            terms.priority,
+            uses_forbidden,
+            after,
+            now,
+            terms.tie,
         )
 
-    def _allowances(self, at: int) -> list[int | None]:
-        """What a queue may come to hold before it is over-served; None: no bound."""
-        frame, share = self._queues.frames[at], self._draft.shares[at]
-        allowances: list[int | None] = []
-        for quota, limit, fair in zip(frame.quota, frame.limit, share, strict=True):
-            if quota is None:
-                allowances.append(limit)
-            else:
-                most = max(quota, fair)
-                allowances.append(most if limit is None else min(limit, most))
-        return allowances
+
+class _Terms:
+    """What is fixed during a cycle about how one queue is ranked."""
+
+    __slots__ = ("divisor", "forbidden", "priority", "quota", "tie")
+
+    def __init__(self, frame: QueueFrame, fair: list[int], total: Amounts) -> None:
+        self.priority = -frame.priority
+        self.quota = [UNBOUNDED if quota is None else quota for quota in frame.quota]
+        allowance = [_allowance(*entry) for entry in zip(frame.quota, frame.limit, fair, strict=True)]
+        bounds = [amount if most is None else most for most, amount in zip(allowance, total, strict=True)]
+        self.divisor = [bound or 1 for bound in bounds]
+        """Shares are measured against the allowance, or the whole cluster where there is no bound."""
+        self.forbidden = [position for position, most in enumerate(allowance) if most == 0]
+        """Resources of which it should hold nothing."""
+        self.tie = (tuple([UNBOUNDED if most is None else most for most in allowance]), frame.order, frame.name)
+
+
+def _allowance(quota: int | None, limit: int | None, fair: int) -> int | None:
+    """What a queue may come to hold before it is over-served; None: no bound."""
+    if quota is None:
+        return limit
+    most = max(quota, fair)
+    return most if limit is None else min(limit, most)
 
 
 def _first(heap: list[tuple[QueueKey, int, int]], version: list[int]) -> int:
@@ -156,34 +182,3 @@ def _first(heap: list[tuple[QueueKey, int, int]], version: list[int]) -> int:
 def _over(held: list[int], share: list[int]) -> bool:
     """Over its fair share of everything."""
     return held[0] > share[0] and held[1] > share[1] and held[2] > share[2]
-
-
-def _within(held: list[int], wanted: Amounts, quota: list[int | None]) -> bool:
-    for have, more, owed in zip(held, wanted, quota, strict=True):
-        if owed is not None and have + more > owed:
-            return False
-    return True
-
-
-def _uses_nothing_allowed(held: list[int], allowance: list[int | None]) -> bool:
-    """Holds something of which it should hold nothing."""
-    for have, most in zip(held, allowance, strict=True):
-        if have and most == 0:
-            return True
-    return False
-
-
-def _dominant(held: list[int], wanted: Amounts | None, allowance: list[int | None], total: Amounts) -> int:
-    """The largest part of its allowance that a queue holds of any resource."""
-    largest = 0
-    for position, have in enumerate(held):
-        if wanted is not None:
-            have += wanted[position]
-        if not have:
-            continue
-        most = allowance[position]
-        most = total[position] if most is None else most
-        part = have * SCALE // most if most else have * SCALE
-        if part > largest:
-            largest = part
-    return largest

@@ -111,7 +111,9 @@ class Placer:
         """The domains a group that has started must stay in; None where it is free to choose."""
         if rule.required is None or self.waiter.gang is None:
             return None
-        positions = {self.draft.nodes.at[node] for node in self.waiter.gang.nodes_of(group) if node in self.draft.nodes.at}
+        positions = {
+            self.draft.nodes.at[node] for node in self.waiter.gang.nodes_of(group) if node in self.draft.nodes.at
+        }
         return self.draft.domains.of_nodes(rule.topology, level, positions) if positions else None
 
     def _room(self, chunk: Chunk, mask: Bools) -> int:
@@ -213,9 +215,13 @@ class Placer:
         first = shapes[0]
         assert first is not None
         if all(shape is first for shape in shapes) and not first.shared and not first.request.mig:
-            together = self.draft.shapes.several(first.request, len(tasks))
+            together = self.draft.shapes.several(first, len(tasks))
             position = self.draft.fit.best(together, self._allowed(tasks[0], first, among))
-            return position >= 0 and self._all_on(tasks, position)
+            if position < 0:
+                return False
+            for task in tasks:
+                self.draft.put(self.waiter, task, first, position, waits=False)
+            return True
         mark = self.draft.mark()
         for position in self._roomy_nodes(tasks, among):
             if self._all_on(tasks, position):

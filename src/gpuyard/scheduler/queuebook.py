@@ -16,7 +16,21 @@ from gpuyard.scheduler.resources import Amounts, Resources
 class QueueFrame:
     """What is fixed about one queue while the tree stays the same."""
 
-    __slots__ = ("at", "children", "leaf", "limit", "name", "order", "parent", "path", "priority", "queue", "quota")
+    __slots__ = (
+        "at",
+        "children",
+        "leaf",
+        "limit",
+        "limits",
+        "name",
+        "order",
+        "parent",
+        "path",
+        "priority",
+        "queue",
+        "quota",
+        "quotas",
+    )
 
     def __init__(self, at: int, queue: Queue, resources: Resources) -> None:
         self.at = at
@@ -26,6 +40,8 @@ class QueueFrame:
         self.order = queue.order
         self.quota = [queue.share(name).quota for name in resources.names]
         self.limit = [queue.share(name).limit for name in resources.names]
+        self.limits = tuple([(at, limit) for at, limit in enumerate(self.limit) if limit is not None])
+        self.quotas = tuple([(at, quota) for at, quota in enumerate(self.quota) if quota is not None])
         self.parent = -1
         self.children: list[int] = []
         self.path: tuple[int, ...] = (at,)
@@ -65,16 +81,16 @@ class QueueBook:
         root = self.frames[self.frames[at].path[-1]]
         return at if root.queue.parent is None else -1
 
-    def charge(self, leaf: int, amounts: Amounts, firm: bool, sign: int = 1) -> None:
-        """Count what a job holds at its queue and at every ancestor."""
+    def charge(self, leaf: int, amounts: Amounts, firm: bool, times: int = 1) -> None:
+        """Count what a job holds at its queue and at every ancestor; below zero times takes it back."""
         for at in self.frames[leaf].path:
-            _add(self.held[at], amounts, sign)
+            _add(self.held[at], amounts, times)
             if firm:
-                _add(self.firm[at], amounts, sign)
+                _add(self.firm[at], amounts, times)
 
-    def ask(self, leaf: int, amounts: Amounts, sign: int = 1) -> None:
+    def ask(self, leaf: int, amounts: Amounts, times: int = 1) -> None:
         for at in self.frames[leaf].path:
-            _add(self.asked[at], amounts, sign)
+            _add(self.asked[at], amounts, times)
 
     def shares(self, total: Sequence[int], usage_weight_milli: int) -> list[list[int]]:
         """The fair share of every queue, per resource."""
@@ -131,7 +147,7 @@ def _ancestry(frame: QueueFrame, frames: list[QueueFrame]) -> Iterable[int]:
         at = frames[at].parent
 
 
-def _add(into: list[int], amounts: Amounts, sign: int) -> None:
+def _add(into: list[int], amounts: Amounts, times: int) -> None:
     for position, amount in enumerate(amounts):
         if amount:
-            into[position] += sign * amount
+            into[position] += times * amount

@@ -10,7 +10,7 @@ from typing import Final
 
 from gpuyard.model.jobs import DeviceShare, Request
 from gpuyard.model.nodes import Device, Node, mig_slice_milli
-from gpuyard.model.quantities import CPU, GPU, MEMORY, MILLI, gpu_model_resource
+from gpuyard.model.quantities import CPU, GPU, MEMORY, MILLI
 from gpuyard.model.queues import Queue
 
 Amounts = tuple[int, ...]

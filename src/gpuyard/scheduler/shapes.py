@@ -43,7 +43,8 @@ class Shapes:
         self.resources = resources
         self._memories = memories
         """The smallest and the largest GPU memory of each model (and of all, under '')."""
-        self._by_value: dict[tuple[Request, int], Shape] = {}
+        self._by_value: dict[Request, Shape] = {}
+        self._several: dict[tuple[int, int], Shape] = {}
         self._by_identity: dict[int, tuple[Request, Shape]] = {}
 
     def of(self, request: Request) -> Shape:
@@ -58,17 +59,20 @@ class Shapes:
 
     def of_value(self, request: Request) -> Shape:
         """The shape of a request made up on the way, which is not worth remembering by identity."""
-        return self.several(request, 1)
+        shape = self._by_value.get(request)
+        if shape is None:
+            shape = self._by_value[request] = self._make(request, 1)
+        return shape
 
     def smallest_memory_mib(self, model: str) -> int:
         return self._memories.get(model, (0, 0))[0]
 
-    def several(self, request: Request, copies: int) -> Shape:
+    def several(self, one: Shape, copies: int) -> Shape:
         """The shape of `copies` such tasks on one node, where they can be asked for as one."""
-        key = (request, copies)
-        shape = self._by_value.get(key)
+        key = (one.id, copies)
+        shape = self._several.get(key)
         if shape is None:
-            shape = self._by_value[key] = self._make(request, copies)
+            shape = self._several[key] = self._make(one.request, copies)
         return shape
 
     def _make(self, request: Request, copies: int) -> Shape:
@@ -76,7 +80,7 @@ class Shapes:
         amounts = self.resources.of_request
         asked = amounts(request, _gpu_milli(request, smallest))
         at_least = amounts(request, _gpu_milli(request, largest))
-        return Shape(len(self._by_value), _multiplied(request, copies), copies, asked, at_least)
+        return Shape(len(self._by_value) + len(self._several), _multiplied(request, copies), copies, asked, at_least)
 
     def _memory_range(self, request: Request) -> tuple[int, int]:
         models = request.where.gpu_models or ("",)

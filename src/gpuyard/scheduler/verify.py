@@ -119,7 +119,11 @@ def _task(job: Job | None, id: str) -> Task | None:
 def _holds(task: Task, shares: tuple[DeviceShare, ...], state: NodeState, frame: NodeFrame) -> bool:
     """Whether a state has room for a task with exactly these shares."""
     request = task.request
-    if state.slots < 1 or request.cpu_milli > max(state.cpu_milli, 0) or request.memory_bytes > max(state.memory_bytes, 0):
+    if (
+        state.slots < 1
+        or request.cpu_milli > max(state.cpu_milli, 0)
+        or request.memory_bytes > max(state.memory_bytes, 0)
+    ):
         return False
     if any(state.other.get(name, 0) < amount for name, amount in request.other):
         return False
