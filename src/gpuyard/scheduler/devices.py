@@ -93,7 +93,7 @@ def _parts(
 ) -> tuple[DeviceShare, ...] | None:
     sign = 1 if placement is DevicePlacement.PACK else -1
     candidates = []
-    for device in bits(allowed & frame.share_mask):
+    for device in bits(allowed & frame.share_mask & ~_only_promised(states)):
         share = part_share(request, device, frame)
         left = [_left(state, device, frame, request) for state in states]
         if share is not None and all(part is not None and _fits(share, part) for part in left):
@@ -103,6 +103,15 @@ def _parts(
         return None
     candidates.sort(key=lambda candidate: candidate[:2])
     return tuple(share for _, _, share in candidates[: request.devices])
+
+
+def _only_promised(states: tuple[NodeState, ...]) -> int:
+    """Devices that nobody shares yet but somebody was promised a part of: they are joined by promise only."""
+    mask = 0
+    if len(states) > 1:
+        for device in states[1].parts:
+            mask |= states[0].free & 1 << device
+    return mask
 
 
 def part_share(request: Request, device: int, frame: NodeFrame) -> DeviceShare | None:

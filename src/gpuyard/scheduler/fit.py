@@ -30,8 +30,8 @@ SHARED_FIRST: Final = 1 << 50
 MAX_COLUMNS: Final = 512
 """Shapes whose scores are remembered; beyond it they start over."""
 
-FEW: Final = 12
-"""Up to this many changed nodes are scored one by one; more are scored as columns."""
+FEW: Final = 16
+"""Up to this many changes are scored node by node; more are scored as columns."""
 
 
 _NO_SCORES: Final[Ints] = np.zeros(0, dtype=np.int64)
@@ -71,11 +71,10 @@ class FitTable:
             view = self._new_view(shape)
             view.scores = self._all(shape)
         elif view.seen < len(journal):
-            changed = set(journal[view.seen :])
-            if len(changed) > FEW:
+            if len(journal) - view.seen > FEW:
                 view.scores = self._all(shape)
             else:
-                for position in changed:
+                for position in set(journal[view.seen :]):
                     view.scores[position] = self._at(shape, view, position)
         view.seen = len(journal)
         return view.scores

@@ -68,7 +68,7 @@ def waiter_of(job: Job, leaf: int, shapes: Shapes) -> Waiter | Gang | None:
 
 
 def _all_pending_and_equal(tasks: tuple[Task, ...]) -> bool:
-    return all([task.state is TaskState.PENDING and not task.priority for task in tasks])
+    return all(task.state is TaskState.PENDING and not task.priority for task in tasks)
 
 
 def next_waiter(job: Job, leaf: int, gang: Gang, shapes: Shapes) -> Waiter | None:

@@ -39,7 +39,7 @@ class Neighbours:
 
     def __init__(self) -> None:
         self._by_job: dict[str, tuple[Job, list[tuple[int, tuple[Neighbour, ...]]]]] = {}
-        self.any_apart = False
+        self.any_apart = self.any_near = False
 
     def set(self, job: Job, positions: dict[str, int]) -> None:
         """Note a job's placed tasks, where it has labels or rules; forget it where it has neither."""
@@ -51,9 +51,10 @@ class Neighbours:
         ]
         if job.labels or any(rules for _, rules in entries):
             self._by_job[job.id] = (job, entries)
-        self.any_apart = self.any_apart or any(
-            rule.apart for task in job.tasks for rule in task.request.where.neighbours
-        )
+        for task in job.tasks:
+            for rule in task.request.where.neighbours:
+                self.any_apart = self.any_apart or rule.apart
+                self.any_near = self.any_near or not rule.apart
 
     def forget(self, job: str) -> None:
         self._by_job.pop(job, None)

@@ -66,11 +66,6 @@ class Turns:
         behind = self._lines[line][self._next_in.get(line, 0) :]
         return tuple([id for _, id in behind])
 
-    def postponed(self, waiter: Waiter) -> None:
-        """The job cannot be placed, but those behind it may differ: only it loses its turn."""
-        self._advance(waiter)
-        self._rank_path(waiter.leaf)
-
     def _fill(self) -> None:
         for key, line in self._lines.items():
             _, priority, stage, _, _ = key
