@@ -51,7 +51,7 @@ def test_allocation_differs_only_where_the_list_says_so(capsys: pytest.CaptureFi
     failed = {verdict.id: verdict.outcome_mismatches for verdict in verdicts if not verdict.passed}
     passed = len(verdicts) - len(failed)
     with capsys.disabled():
-        print(f"conformance, allocation: {passed} of {len(verdicts)} pass ({passed / len(verdicts):.1%})")
+        print(f"\nconformance, allocation: {passed} of {len(verdicts)} pass ({passed / len(verdicts):.1%})")
     known = exceptions() & {scenario.id for scenario in counted}
     assert {id: wrong for id, wrong in failed.items() if id not in known} == {}
     assert known <= failed.keys(), "passes now; take it off the list"

@@ -74,11 +74,15 @@ def _node(entry: NodeEntry, defaults: Defaults, claimable: int, legacy_mig: bool
 
 
 def _devices(entry: NodeEntry, defaults: Defaults, claimable: int) -> tuple[Device, ...]:
-    """The whole GPUs, then one device that carries all slices. A node in MIG mode does not split whole GPUs."""
+    """The whole GPUs, then one device that carries all slices. A node in MIG mode does not split whole GPUs.
+
+    GPUs of different memory are different models, because a request for memory counts less on a larger one.
+    """
     memory_mib = defaults.node_gpu_memory_mib_default if entry.gpu_memory_mib is None else entry.gpu_memory_mib
-    whole = Device(memory_mib=memory_mib, shareable=not entry.mig_strategy)
+    model = f"gpu-{memory_mib}mib"
+    whole = Device(model, memory_mib, shareable=not entry.mig_strategy)
     slices = tuple(MigSlices(mig_profile(name), count) for name, count in sorted(entry.mig_instances.items()))
-    sliced = (Device(memory_mib=memory_mib, mig=slices),) if slices else ()
+    sliced = (Device(model, memory_mib, mig=slices),) if slices else ()
     return (whole,) * (entry.gpus + claimable) + sliced
 
 
