@@ -6,6 +6,7 @@ Place in the flow: path ─source─▶ text ─tree─▶ Spot ─shape─▶ s
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
@@ -22,6 +23,9 @@ from gpuyard.files.tree import Kind, parse
 from gpuyard.model.jobs import Job
 from gpuyard.model.snapshot import MAX_JOBS, Snapshot
 from gpuyard.policies.policy import DEFAULT, Policy
+
+HEAD_START_MS: Final = 1000
+"""How much older the jobs of a cluster are than those planned on it, where neither says its age."""
 
 
 class ClusterFile(msgspec.Struct, frozen=True):
@@ -47,7 +51,7 @@ def read_jobs(path: Path, cluster: ClusterFile) -> tuple[Job, ...]:
     place = open_file(path)
     snapshot = cluster.snapshot
     taken = frozenset(job.id for job in snapshot.jobs)
-    jobs = read_jobs_list(_job_specs(place), surroundings(snapshot), taken)
+    jobs = read_jobs_list(_job_specs(place), surroundings(snapshot), youngest_ms=0, taken=taken)
     return tuple(jobs)
 
 
@@ -74,7 +78,7 @@ def build_cluster(spec: ClusterFileSpec, place: Place) -> ClusterFile:
     pending = [(job, place.at("pending", index)) for index, job in enumerate(spec.pending or [])]
     if len(running) + len(pending) > MAX_JOBS:
         raise InputError(f"more than {MAX_JOBS} jobs", where=place.where)
-    jobs = read_jobs_list([*running, *pending], around)
+    jobs = read_jobs_list([*running, *pending], around, HEAD_START_MS)
     seated = seat_running(jobs[: len(running)], running, nodes)
     snapshot = Snapshot(nodes, tree.queues, (*seated, *jobs[len(running) :]), topologies, tree.usage, NOW_MS)
     return ClusterFile(snapshot, _policy(spec, place.at("policy")))

@@ -16,7 +16,7 @@ from gpuyard.files.durations import DURATION_PATTERN
 from gpuyard.model.jobs import Sharing
 from gpuyard.policies.policy import Policy
 
-NAME_PATTERN: Final = r"^[^\s/\x00-\x1f\x7f]{1,253}$"
+NAME_PATTERN: Final = r"^[^\s/\x00-\x1f\x7f-\x9f]{1,253}$"
 TAINT_PATTERN: Final = r"^[^\s=]+(=[^\s=]*)?$"
 MIG_PATTERN: Final = r"^[1-7]g\.[0-9]{1,4}gb(\+[a-z.]+)?$"
 

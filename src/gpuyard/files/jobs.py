@@ -51,9 +51,9 @@ class Role(msgspec.Struct, frozen=True):
 
 
 def read_jobs_list(
-    specs: list[tuple[JobSpec, Place]], around: Surroundings, taken: frozenset[str] = frozenset()
+    specs: list[tuple[JobSpec, Place]], around: Surroundings, youngest_ms: int, taken: frozenset[str] = frozenset()
 ) -> list[Job]:
-    """Jobs in the order of the file: the first is the oldest, unless they say their age."""
+    """Jobs in the order of the file: the first is the oldest and the last `youngest_ms` old, unless they say."""
     jobs: list[Job] = []
     seen = set(taken)
     tasks = 0
@@ -61,7 +61,7 @@ def read_jobs_list(
         if spec.job in seen:
             raise place.at("job").error(f'job "{spec.job}" is defined twice', "rename one of them")
         seen.add(spec.job)
-        job = _job(spec, place, around, submitted_ago_ms=len(specs) - position)
+        job = _job(spec, place, around, submitted_ago_ms=youngest_ms + len(specs) - 1 - position)
         tasks += len(job.tasks)
         if tasks > MAX_TASKS_IN_FILE:
             raise place.error(f"more than {MAX_TASKS_IN_FILE} tasks in one file", "check the counts")

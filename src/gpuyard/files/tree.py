@@ -20,6 +20,8 @@ from gpuyard.errors import InputError, Where
 MAX_VALUES: Final = 1_000_000
 MAX_NESTING: Final = 64
 MAX_DIGITS: Final = 18
+MAX_SHOWN: Final = 60
+"""Characters of a value that an error message quotes."""
 
 _LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -72,7 +74,7 @@ class Spot(msgspec.Struct):
         match self.kind:
             case Kind.TEXT:
                 text = str(self.value)
-                return f'"{text[:60]}…"' if len(text) > 60 else f'"{text}"'
+                return f'"{text[:MAX_SHOWN]}…"' if len(text) > MAX_SHOWN else f'"{text}"'
             case Kind.BOOL:
                 return "true" if self.value else "false"
             case Kind.NUMBER | Kind.DECIMAL:

@@ -140,8 +140,7 @@ def _fragmented(reason: Reason) -> str:
         need = f"places for {reason.need} tasks at once are needed, {reason.have} can be had"
     else:
         beside = "beside its GPUs" if reason.subject == GPU else "in one place"
-        need = f"needs {_amount(reason, reason.need)} {beside}, the most that is free there is "
-        need += _number(reason, reason.have)
+        need = f"needs {_amount(reason, reason.need)} {beside}, where at most {_number(reason, reason.have)} can be had"
     holders = holders_text(reason)
     return f"{need}{'; ' + holders if holders else ''}: wait, allow moves (consolidation), or use smaller tasks"
 

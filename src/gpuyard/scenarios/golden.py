@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from gpuyard.errors import QuantityError
+from gpuyard.errors import InputError, QuantityError
 from gpuyard.files.scenario import (
     Expectation,
     ExpectedEviction,
@@ -66,8 +66,11 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 def judge_golden_file(path: Path, scheduler: Scheduler = schedule) -> Verdict:
-    """Judge one scenario file; its path is its id."""
-    return judge_golden(read_scenario(path), str(path), scheduler)
+    """Judge one scenario file; its path is its id. One that cannot be read fails, so that others are still judged."""
+    try:
+        return judge_golden(read_scenario(path), str(path), scheduler)
+    except InputError as error:
+        return Verdict(str(path), False, (str(error),))
 
 
 def judge_golden(scenario: GoldenScenario, id: str, scheduler: Scheduler = schedule) -> Verdict:

@@ -1,0 +1,63 @@
+"""`gpuyard plan`: the next cycle of a cluster, or what would happen to a job in it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from gpuyard.model.plan import Plan
+    from gpuyard.model.snapshot import Snapshot
+
+
+@click.command(epilog="The formats are described by: gpuyard schema cluster, gpuyard schema job")
+@click.option("--cluster", "cluster_path", required=True, type=click.Path(path_type=Path), help="The cluster file.")
+@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@click.argument("job_path", metavar="[JOB.yaml]", required=False, type=click.Path(path_type=Path))
+def plan(cluster_path: Path, job_path: Path | None, output: str) -> None:
+    """Say what the next scheduling cycle would decide, and why. Nothing is started.
+
+    With a job file: whether that job would start, where, who would give way for it, or why it would wait.
+
+    \b
+    gpuyard plan --cluster cluster.yaml
+    gpuyard plan --cluster cluster.yaml job.yaml -o json
+    """
+    from msgspec.structs import replace
+
+    from gpuyard.files import read_cluster, read_jobs
+    from gpuyard.scheduler.cycle import schedule
+
+    cluster = read_cluster(cluster_path)
+    jobs = read_jobs(job_path, cluster) if job_path else ()
+    snapshot = replace(cluster.snapshot, jobs=cluster.snapshot.jobs + jobs)
+    decided = schedule(snapshot, cluster.policy)
+    _show(_about(decided, {job.id for job in jobs}) if jobs else decided, snapshot, output)
+
+
+def _about(decided: Plan, jobs: set[str]) -> Plan:
+    """What concerns these jobs: their own actions and waits, and what happens to others for their sake."""
+    from msgspec.structs import replace
+
+    from gpuyard.model.plan import Plan
+
+    actions = [action for action in decided.actions if action.job in jobs or action.reason.beneficiary in jobs]
+    waiting = [
+        replace(entry, jobs=tuple(job for job in entry.jobs if job in jobs))
+        for entry in decided.waiting
+        if jobs.intersection(entry.jobs)
+    ]
+    return Plan(tuple(actions), tuple(waiting))
+
+
+def _show(decided: Plan, snapshot: Snapshot, output: str) -> None:
+    if output == "json":
+        import msgspec
+
+        click.echo(msgspec.json.format(msgspec.json.encode(decided), indent=2).decode())
+        return
+    from gpuyard.cli.show import console, show_plan
+
+    show_plan(console(), decided, snapshot)
