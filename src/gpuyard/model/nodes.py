@@ -21,6 +21,8 @@ class MigSlices(msgspec.Struct, frozen=True, gc=False):
 
     profile: str
     count: int
+    gpu_milli: int | None = None
+    """What one slice counts against a quota; None: by its compute slices, in sevenths of a GPU."""
 
 
 class Device(msgspec.Struct, frozen=True, gc=False):

@@ -81,9 +81,15 @@ def _devices(entry: NodeEntry, defaults: Defaults, claimable: int) -> tuple[Devi
     memory_mib = defaults.node_gpu_memory_mib_default if entry.gpu_memory_mib is None else entry.gpu_memory_mib
     model = f"gpu-{memory_mib}mib"
     whole = Device(model, memory_mib, shareable=not entry.mig_strategy)
-    slices = tuple(MigSlices(mig_profile(name), count) for name, count in sorted(entry.mig_instances.items()))
+    slices = tuple(_slices(mig_profile(name), count) for name, count in sorted(entry.mig_instances.items()))
     sliced = (Device(model, memory_mib, mig=slices),) if slices else ()
     return (whole,) * (entry.gpus + claimable) + sliced
+
+
+def _slices(profile: str, count: int) -> MigSlices:
+    """The corpus counts a slice by its compute slices, each as a whole GPU."""
+    compute = profile.split("g", 1)[0]
+    return MigSlices(profile, count, gpu_milli=1000 * int(compute) if compute.isdigit() else 1000)
 
 
 def mig_profile(resource: str) -> str:

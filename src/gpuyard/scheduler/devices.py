@@ -28,8 +28,8 @@ def choose(
     if not request.devices:
         return shares
     if request.whole:
-        chosen = _whole(request.devices, frame, states, allowed)
-        return None if chosen is None else shares + tuple(_whole_share(device, frame) for device in chosen)
+        chosen = whole(request.devices, frame, states, allowed)
+        return shares + chosen if chosen else None
     parts = _parts(request, frame, states, allowed, placement)
     return None if parts is None else shares + parts
 
@@ -40,24 +40,22 @@ def lowest_devices(state: NodeState, frame: NodeFrame, request: Request) -> tupl
     return chosen or ()
 
 
-def _whole_share(device: int, frame: NodeFrame) -> DeviceShare:
-    return DeviceShare(device, MILLI, frame.device_memory_mib[device])
-
-
-def _whole(count: int, frame: NodeFrame, states: tuple[NodeState, ...], allowed: int) -> list[int] | None:
+def whole(count: int, frame: NodeFrame, states: tuple[NodeState, ...], allowed: int) -> tuple[DeviceShare, ...]:
+    """Whole devices free in all the given states, the closest to each other; nothing where there are too few."""
     free = allowed
     for state in states:
         free &= state.free
     if free.bit_count() < count:
-        return None
+        return ()
     if frame.links and count > 1:
         free = _closest(count, free, frame.links)
     chosen = []
     for _ in range(count):
         low = free & -free
-        chosen.append(low.bit_length() - 1)
+        device = low.bit_length() - 1
+        chosen.append(DeviceShare(device, MILLI, frame.device_memory_mib[device]))
         free ^= low
-    return chosen
+    return tuple(chosen)
 
 
 def _closest(count: int, free: int, kinds: tuple[tuple[int, ...], ...]) -> int:
@@ -93,7 +91,7 @@ def _parts(
 ) -> tuple[DeviceShare, ...] | None:
     sign = 1 if placement is DevicePlacement.PACK else -1
     candidates = []
-    for device in bits(allowed & frame.share_mask & ~_only_promised(states)):
+    for device in bits(allowed & frame.share_mask & ~_changing(states)):
         share = part_share(request, device, frame)
         left = [_left(state, device, frame, request) for state in states]
         if share is not None and all(part is not None and _fits(share, part) for part in left):
@@ -105,12 +103,12 @@ def _parts(
     return tuple(share for _, _, share in candidates[: request.devices])
 
 
-def _only_promised(states: tuple[NodeState, ...]) -> int:
-    """Devices that nobody shares yet but somebody was promised a part of: they are joined by promise only."""
+def _changing(states: tuple[NodeState, ...]) -> int:
+    """Devices shared now but soon whole again, or whole now but promised in part: they are joined by promise only."""
     mask = 0
     if len(states) > 1:
-        for device in states[1].parts:
-            mask |= states[0].free & 1 << device
+        for device in states[0].parts.keys() ^ states[1].parts.keys():
+            mask |= 1 << device
     return mask
 
 

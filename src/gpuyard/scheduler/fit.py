@@ -129,6 +129,8 @@ class FitTable:
         """The devices one task of this shape gets on a node it fits on."""
         frame, mask = self._nodes.frames[position], self._view(shape).masks[position]
         states = (self._nodes.later[position],) if waits else self._states(position)
+        if shape.whole and not shape.extra:
+            return devices.whole(shape.request.devices, frame, states, mask)
         if self._gradient is not None and shape.shared and shape.request.devices == 1:
             device = self._gradient_at(shape, position, states[0])[1]
             mask = 1 << device if device >= 0 else mask

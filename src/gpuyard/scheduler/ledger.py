@@ -136,7 +136,7 @@ class Ledger:
 
     def _load(self) -> None:
         """Make all books from nodes, queues and jobs. One pass over the jobs: this is the floor of a large cycle."""
-        resources = Resources(self._queues)
+        resources = Resources(self._queues, self._nodes.values())
         self.nodes = NodeBook(self._nodes.values())
         self.queues = QueueBook(self._queues, resources)
         self.queues.set_usage(self.usage)

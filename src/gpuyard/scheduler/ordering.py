@@ -15,9 +15,6 @@ from gpuyard.scheduler.jobbook import LineKey, Rank, Waiter
 from gpuyard.scheduler.queuebook import QueueFrame
 from gpuyard.scheduler.resources import Amounts
 
-SCALE: Final = 10**9
-"""Shares are compared as integers in billionths."""
-
 UNBOUNDED: Final = 1 << 62
 
 QueueKey = tuple[object, ...]
@@ -112,34 +109,24 @@ class Turns:
         return self._best[child] if child >= 0 else None
 
     def _key(self, at: int, waiter: Waiter) -> QueueKey:
-        """Lower goes first. The order in words is in docs/fair-share.md."""
+        """Lower goes first; the order in words is in docs/fair-share.md. The three resources every cluster has are
+        written out: this is asked twice for every task placed. Quotients of integers are rounded correctly, so equal
+        shares are equal numbers; they order queues and take no part in accounting."""
         if self._fifo:
             return (waiter.rank,)
         held, terms = self._queues.held[at], self._terms[at]
-        within_quota, after, now = True, 0, 0
-        for have, more, quota, divisor in zip(held, waiter.asked, terms.quota, terms.divisor, strict=True):
-            total = have + more
-            if not total:
-                continue
-            if total > quota:
-                within_quota = False
-            part = total * SCALE // divisor
-            if part > after:
-                after = part
-            if have:
-                part = have * SCALE // divisor
-                if part > now:
-                    now = part
+        (gpu, cpu, memory, *further), (gpu_all, cpu_all, memory_all, *further_all) = held, terms.divisor
+        now = max(gpu / gpu_all, cpu / cpu_all, memory / memory_all)
+        gpu_more, cpu_more, memory_more, *further_more = waiter.asked
+        gpu, cpu, memory = gpu + gpu_more, cpu + cpu_more, memory + memory_more
+        after = max(gpu / gpu_all, cpu / cpu_all, memory / memory_all)
+        gpu_owed, cpu_owed, memory_owed, *further_owed = terms.quota
+        borrows = gpu > gpu_owed or cpu > cpu_owed or memory > memory_owed
+        for have, more, owed, all_ in zip(further, further_more, further_owed, further_all, strict=True):
+            borrows = borrows or have + more > owed
+            now, after = max(now, have / all_), max(after, (have + more) / all_)
         uses_forbidden = bool(terms.forbidden) and any(held[position] for position in terms.forbidden)
-        return (
-            _over(held, self._draft.shares[at]),
-            not within_quota,
-            terms.priority,
-            uses_forbidden,
-            after,
-            now,
-            terms.tie,
-        )
+        return _over(held, self._draft.shares[at]), borrows, terms.priority, uses_forbidden, after, now, terms.tie
 
 
 class _Terms:

@@ -34,7 +34,10 @@ class Placer:
     def place(self) -> bool:
         """Place the chunk; False leaves the draft as it was."""
         mark = self.draft.mark()
-        if not self._group(self.waiter.chunk, None):
+        chunk = self.waiter.chunk
+        if len(chunk.tasks) == 1 and chunk.group.topology is None:
+            return self._task(chunk.tasks[0], None)
+        if not self._group(chunk, None):
             self.draft.rollback(mark)
             return False
         if self._must_wait(mark):
@@ -43,6 +46,8 @@ class Placer:
 
     def _must_wait(self, mark: int) -> bool:
         """Some task waits for its place, and without it a group would start below its minimum."""
+        if not self.draft.nodes.later:
+            return False
         placed = self.draft.placed[mark:]
         if not any(entry.waits for entry in placed):
             return False

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from gpuyard.model.jobs import Task
-from gpuyard.policies.policy import NodePlacement
+from gpuyard.policies.policy import DevicePlacement, NodePlacement
 from gpuyard.scheduler.draft import Draft, Placed
 from gpuyard.scheduler.fit import NO_FIT
 from gpuyard.scheduler.headroom import affordable
@@ -25,6 +25,9 @@ MAX_PLACED: Final = 256
 
 MAX_MOVED: Final = 24
 """How many of the latest placements are up for moving."""
+
+PACKING: Final = frozenset({NodePlacement.BIN_PACK, NodePlacement.BEST_FIT, NodePlacement.KEEP_NODES_FREE})
+"""Policies whose wish is to fit much: the others have a reason of their own for where they put things."""
 
 MAX_STEPS_PER_JOB: Final = 3_000
 
@@ -53,7 +56,7 @@ def rearrange(draft: Draft, waiter: Waiter) -> bool:
         return False
     if not _plain(waiter) or not _enough_in_total(draft, waiter):
         return False
-    if draft.policy.node_placement in (NodePlacement.SPREAD, NodePlacement.FRAGMENTATION_GRADIENT):
+    if draft.policy.node_placement not in PACKING or draft.policy.device_placement is DevicePlacement.SPREAD:
         return False
     before = draft.rollback(0)
     movable = [placed for placed in before if _movable(placed)][-MAX_MOVED:]

@@ -24,12 +24,23 @@ MEMORY_AT: Final = 2
 class Resources:
     """The list of rationed resources of one cluster, and what a task counts against a queue for each."""
 
-    def __init__(self, queues: Iterable[Queue]) -> None:
+    def __init__(self, queues: Iterable[Queue], nodes: Iterable[Node]) -> None:
         further = {share.resource for queue in queues for share in queue.shares} - {GPU, CPU, MEMORY}
         self.names: tuple[str, ...] = (GPU, CPU, MEMORY, *sorted(further))
         self.at = {name: position for position, name in enumerate(self.names)}
         self.zero: Amounts = (0,) * len(self.names)
         self.by_model = {name.removeprefix("gpu/"): at for name, at in self.at.items() if name.startswith("gpu/")}
+        self._slices = {
+            slices.profile: slices.gpu_milli
+            for node in nodes
+            for device in node.devices
+            for slices in device.mig
+            if slices.gpu_milli is not None
+        }
+
+    def slice_milli(self, profile: str) -> int:
+        """What one MIG slice of this profile counts."""
+        return self._slices[profile] if profile in self._slices else mig_slice_milli(profile)
 
     def unit(self, position: int) -> int:
         """What is not split further when a surplus is divided: a whole GPU, a thousandth of a core, a byte."""
@@ -56,7 +67,7 @@ class Resources:
                 amounts[self.at[name]] = amount
         for share in shares:
             device = devices[share.device] if share.device < len(devices) else None
-            charged = share_milli(request, share, device)
+            charged = self.share_milli(request, share, device)
             amounts[GPU_AT] += charged
             if device and device.model in self.by_model:
                 amounts[self.by_model[device.model]] += charged
@@ -69,33 +80,31 @@ class Resources:
             if name in self.at:
                 amounts[self.at[name]] = amount
         for device in node.devices:
-            charged = device_milli(device)
+            charged = self.device_milli(device)
             amounts[GPU_AT] += charged
             if device.model in self.by_model:
                 amounts[self.by_model[device.model]] += charged
         return tuple(amounts)
 
+    def share_milli(self, request: Request, share: DeviceShare, device: Device | None) -> int:
+        """What one share counts against a quota; memory counts by the size of the device it lies on, rounded up."""
+        if share.mig:
+            return self.slice_milli(share.mig)
+        if request.gpu_memory_mib and device and device.memory_mib:
+            return memory_milli(request.gpu_memory_mib, device.memory_mib)
+        return share.gpu_milli
 
-def share_milli(request: Request, share: DeviceShare, device: Device | None) -> int:
-    """What one share counts against a quota; memory counts by the size of the device it lies on, rounded up."""
-    if share.mig:
-        return mig_slice_milli(share.mig)
-    if request.gpu_memory_mib and device and device.memory_mib:
-        return memory_milli(request.gpu_memory_mib, device.memory_mib)
-    return share.gpu_milli
+    def device_milli(self, device: Device) -> int:
+        """What a device adds to the GPUs of the cluster: nothing while it is unhealthy."""
+        if not device.healthy:
+            return 0
+        if device.mig:
+            return sum(self.slice_milli(slices.profile) * slices.count for slices in device.mig)
+        return MILLI
 
 
 def memory_milli(memory_mib: int, device_memory_mib: int) -> int:
     return -(-MILLI * memory_mib // device_memory_mib)
-
-
-def device_milli(device: Device) -> int:
-    """What a device adds to the GPUs of the cluster: nothing while it is unhealthy."""
-    if not device.healthy:
-        return 0
-    if device.mig:
-        return sum(mig_slice_milli(slices.profile) * slices.count for slices in device.mig)
-    return MILLI
 
 
 def plus(a: Amounts, b: Amounts) -> Amounts:

@@ -10,7 +10,6 @@ from typing import Final
 import msgspec
 
 from gpuyard.model.jobs import Request
-from gpuyard.model.nodes import mig_slice_milli
 from gpuyard.model.quantities import MILLI
 from gpuyard.scheduler.resources import Amounts, Resources, memory_milli
 
@@ -78,8 +77,8 @@ class Shapes:
     def _make(self, request: Request, copies: int) -> Shape:
         smallest, largest = self._memory_range(request)
         amounts = self.resources.of_request
-        asked = amounts(request, _gpu_milli(request, smallest))
-        at_least = amounts(request, _gpu_milli(request, largest))
+        asked = amounts(request, self._gpu_milli(request, smallest))
+        at_least = amounts(request, self._gpu_milli(request, largest))
         return Shape(len(self._by_value) + len(self._several), _multiplied(request, copies), copies, asked, at_least)
 
     def _memory_range(self, request: Request) -> tuple[int, int]:
@@ -89,14 +88,14 @@ class Shapes:
             return 0, 0
         return min(low for low, _ in ranges), max(high for _, high in ranges)
 
-
-def _gpu_milli(request: Request, device_memory_mib: int) -> int:
-    slices = sum(mig_slice_milli(profile) * count for profile, count in request.mig)
-    if not request.gpu_memory_mib:
-        return slices + request.devices * request.gpu_milli
-    if not device_memory_mib:
-        return slices + request.devices * MILLI
-    return slices + request.devices * min(MILLI, memory_milli(request.gpu_memory_mib, device_memory_mib))
+    def _gpu_milli(self, request: Request, device_memory_mib: int) -> int:
+        """What the GPUs of a request count in all, on devices of this memory."""
+        slices = sum(self.resources.slice_milli(profile) * count for profile, count in request.mig)
+        if not request.gpu_memory_mib:
+            return slices + request.devices * request.gpu_milli
+        if not device_memory_mib:
+            return slices + request.devices * MILLI
+        return slices + request.devices * min(MILLI, memory_milli(request.gpu_memory_mib, device_memory_mib))
 
 
 def _multiplied(request: Request, copies: int) -> Request:
