@@ -1,0 +1,136 @@
+"""Questions the properties ask of a plan, answered with the simple bookkeeper of `tests.replay`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from msgspec.structs import replace
+
+from gpuyard.model.jobs import Job, Task, TaskGroup, TaskState
+from gpuyard.model.plan import Bind, Plan
+from gpuyard.model.queues import QueueShare
+from gpuyard.model.reasons import Reason, Token
+from gpuyard.model.snapshot import Snapshot
+from gpuyard.scheduler.ledger import Ledger
+from tests.replay import COUNTED, Books, charge, counted, counted_firm, leaves, path, queue_charges, replay
+
+
+def changed_jobs(cluster: Snapshot, plan: Plan) -> Iterator[tuple[Job, Job]]:
+    """Every job the plan starts something of: as it was, and as it will be."""
+    books = replay(plan, cluster)
+    for job in cluster.jobs:
+        if books.jobs[job.id] != job:
+            yield job, books.jobs[job.id]
+
+
+def started_in(group: TaskGroup, before: Job, after: Job) -> bool:
+    """Whether the plan started any task of a group."""
+    names = {leaf.name for leaf in leaves(group)}
+    pairs = zip(before.tasks, after.tasks, strict=True)
+    return any(new.group in names and new.state is not old.state for old, new in pairs)
+
+
+def started_plain_gangs(cluster: Snapshot, books: Books) -> Iterator[Job]:
+    """Gangs of one leaf, free of rules about their place, that the plan has started now and whole."""
+    for job in cluster.jobs:
+        waits = all(task.state is TaskState.PENDING for task in job.tasks)
+        plain = job.group.leaf and not job.group.topology and not job.spread and not neighbourly(job)
+        runs = all(task.state is TaskState.RUNNING for task in books.jobs[job.id].tasks)
+        if waits and plain and runs and job.group.min_tasks == len(job.tasks) > 1:
+            yield books.jobs[job.id]
+
+
+def without(books: Books, job: Job) -> Books:
+    """The books as if the job had never been started."""
+    waiting = replace(
+        job, tasks=tuple(replace(task, state=TaskState.PENDING, node="", shares=()) for task in job.tasks)
+    )
+    snapshot = books.snapshot()
+    return Books(replace(snapshot, jobs=tuple(waiting if one.id == job.id else one for one in snapshot.jobs)))
+
+
+def next_plain_chunk(job: Job) -> list[Task]:
+    """What a job of one leaf and equal tasks would start next, where no rule about its place confuses the matter."""
+    waiting = [task for task in job.tasks if task.state is TaskState.PENDING]
+    required = job.group.topology is not None and job.group.topology.required is not None
+    if not job.group.leaf or required or neighbourly(job):
+        return []
+    running = sum(task.state in COUNTED for task in job.tasks)
+    size = max(1, job.group.min_tasks - running)
+    return waiting[:size] if len(waiting) >= size else []
+
+
+def neighbourly(job: Job) -> bool:
+    return any(task.request.where.neighbours for task in job.tasks)
+
+
+def one_node_for(job: Job, books: Books, chunk: list[Task] | None = None) -> str | None:
+    """A node that would take these tasks together, in idle places, within what the job's queues allow."""
+    for node in books.nodes:
+        trial = Books(books.snapshot())
+        fits = all(started_on(trial, job, task, node) for task in chunk or job.tasks)
+        if fits and within_bounds(trial, job):
+            return node
+    return None
+
+
+def started_on(books: Books, job: Job, task: Task, node: str) -> bool:
+    shares = books.room(task.request, node)
+    if shares is None:
+        return False
+    books.step(Bind(job.id, task.id, node, shares, Reason(Token.PLACED)))
+    return True
+
+
+def within_bounds(books: Books, job: Job) -> bool:
+    """Whether every queue above the job is within its limits, and within its quotas for what may not be preempted."""
+    snapshot = books.snapshot()
+    held, firm = queue_charges(snapshot, counted), queue_charges(snapshot, counted_firm)
+    for queue in path(snapshot, job.queue):
+        for resource in resources_of(books, job):
+            share = share_of(snapshot, queue, resource)
+            if share.limit is not None and held[queue][resource] > share.limit:
+                return False
+            if not job.preemptible and share.quota is not None and firm[queue][resource] > share.quota:
+                return False
+    return True
+
+
+def resources_of(books: Books, job: Job) -> set[str]:
+    """The resources a job holds any of."""
+    return {
+        resource
+        for task in books.jobs[job.id].tasks
+        if task.state in COUNTED
+        for resource in charge(task.request, task.shares, books.nodes.get(task.node))
+    }
+
+
+def touched(cluster: Snapshot, books: Books) -> Iterator[tuple[str, str, Job]]:
+    """Every queue and resource the plan has taken more of, with the job that did."""
+    nodes = {node.name: node for node in cluster.nodes}
+    for before in cluster.jobs:
+        after = books.jobs[before.id]
+        for old, new in zip(before.tasks, after.tasks, strict=True):
+            if old != new:
+                for resource in charge(new.request, new.shares, nodes.get(new.node)):
+                    yield from ((queue, resource, after) for queue in path(cluster, after.queue))
+
+
+def share_of(cluster: Snapshot, queue: str, resource: str) -> QueueShare:
+    (found,) = (one for one in cluster.queues if one.name == queue)
+    return found.share(resource)
+
+
+def leaf_queues(cluster: Snapshot) -> set[str]:
+    return {queue.name for queue in cluster.queues} - {queue.parent for queue in cluster.queues if queue.parent}
+
+
+def ledger_charges(cluster: Snapshot) -> dict[tuple[str, str], int]:
+    """What a ledger says each queue holds of each resource that is rationed."""
+    book = Ledger.of(cluster).queues
+    return {
+        (frame.name, resource): amount
+        for frame in book.frames
+        for resource, amount in zip(book.resources.names, book.held[frame.at], strict=True)
+    }

@@ -1,0 +1,224 @@
+"""What the planner promises on every cluster, one promise a test.
+
+The judge is `tests.replay`, a simple bookkeeper that shares nothing with the scheduler but the values of the model.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from gpuyard.model.jobs import TaskState
+from gpuyard.model.plan import Bind, Plan, Promise
+from gpuyard.model.snapshot import Snapshot
+from gpuyard.policies.policy import DEFAULT, NodePlacement, Step
+from gpuyard.scheduler.cycle import plan as plan_on
+from gpuyard.scheduler.cycle import schedule
+from gpuyard.scheduler.ledger import Ledger
+from gpuyard.scheduler.verify import verify
+from tests.builders import a_cluster, a_job, a_node
+from tests.conftest import EXAMPLES, LONG, LONG_FACTOR
+from tests.replay import COUNTED, counted, counted_firm, queue_charges, replay, satisfied, subgroups, tasks_by_leaf
+from tests.scheduler.judge import (
+    changed_jobs,
+    leaf_queues,
+    ledger_charges,
+    next_plain_chunk,
+    one_node_for,
+    share_of,
+    started_in,
+    started_plain_gangs,
+    touched,
+    without,
+)
+from tests.strategies import clusters, histories, shuffled
+
+ALLOCATE: Final = replace(DEFAULT, steps=(Step.ALLOCATE,))
+THOROUGH: Final = settings(max_examples=2 * EXAMPLES * (LONG_FACTOR if LONG else 1))
+
+
+# ------------------------------------------------------------------------------------------------------ capacity
+
+
+@THOROUGH
+@given(clusters())
+def test_no_device_is_booked_beyond_its_capacity_at_any_step(cluster: Snapshot) -> None:
+    replay(schedule(cluster, ALLOCATE), cluster)
+
+
+@given(clusters(), st.sampled_from(NodePlacement))
+def test_no_placement_policy_books_a_device_beyond_its_capacity(cluster: Snapshot, placement: NodePlacement) -> None:
+    replay(schedule(cluster, replace(ALLOCATE, node_placement=placement)), cluster)
+
+
+@given(clusters())
+def test_the_cycle_does_not_touch_the_snapshot_or_what_runs(cluster: Snapshot) -> None:
+    plan = schedule(cluster, ALLOCATE)
+    assert all(isinstance(action, Bind | Promise) for action in plan.actions)
+
+
+# --------------------------------------------------------------------------------------------------------- gangs
+
+
+@THOROUGH
+@given(clusters())
+def test_a_gang_starts_whole_or_not_at_all_in_every_group_of_its_tree(cluster: Snapshot) -> None:
+    for before, after in changed_jobs(cluster, schedule(cluster, ALLOCATE)):
+        tasks = tasks_by_leaf(after, lambda task: task.state in COUNTED)
+        assert satisfied(after.group, tasks), f"{after.id} was started below its minimum"
+        for group in subgroups(after.group):
+            in_part = started_in(group, before, after) and not satisfied(group, tasks)
+            assert not in_part, f"group {group.name} of {after.id} was started in part"
+
+
+@given(clusters())
+def test_nothing_of_a_gang_starts_while_its_minimum_still_waits_for_a_place(cluster: Snapshot) -> None:
+    plan = schedule(cluster, ALLOCATE)
+    bound = {action.job for action in plan.actions if isinstance(action, Bind)}
+    for _, after in changed_jobs(cluster, plan):
+        running = tasks_by_leaf(after, lambda task: task.state is TaskState.RUNNING)
+        assert after.id not in bound or satisfied(after.group, running)
+
+
+@THOROUGH
+@given(clusters())
+def test_a_gang_that_fits_on_one_node_is_not_split(cluster: Snapshot) -> None:
+    books = replay(schedule(cluster, ALLOCATE), cluster)
+    for job in started_plain_gangs(cluster, books):
+        nodes = {task.node for task in job.tasks}
+        if len(nodes) > 1:
+            event("a gang lies on several nodes")
+            assert one_node_for(job, without(books, job)) is None
+
+
+# -------------------------------------------------------------------------------------------------------- queues
+
+
+@THOROUGH
+@given(clusters())
+def test_no_queue_is_taken_over_its_limit_at_any_level(cluster: Snapshot) -> None:
+    books = replay(schedule(cluster, ALLOCATE), cluster)
+    after = queue_charges(books.snapshot(), counted)
+    for queue, resource, _ in touched(cluster, books):
+        limit = share_of(cluster, queue, resource).limit
+        assert limit is None or after[queue][resource] <= limit, f"{queue} holds too much {resource}"
+
+
+@THOROUGH
+@given(clusters())
+def test_what_may_not_be_preempted_stays_within_the_quota_at_every_level(cluster: Snapshot) -> None:
+    books = replay(schedule(cluster, ALLOCATE), cluster)
+    firm = queue_charges(books.snapshot(), counted_firm)
+    for queue, resource, job in touched(cluster, books):
+        quota = share_of(cluster, queue, resource).quota
+        assert job.preemptible or quota is None or firm[queue][resource] <= quota
+
+
+# -------------------------------------------------------------------------------------------------- conservation
+
+
+@THOROUGH
+@given(clusters())
+def test_no_job_waits_while_an_idle_place_it_may_use_would_hold_it(cluster: Snapshot) -> None:
+    books = replay(schedule(cluster, ALLOCATE), cluster)
+    for job in books.snapshot().jobs:
+        chunk = next_plain_chunk(job)
+        if chunk and job.queue in leaf_queues(cluster):
+            node = one_node_for(job, books, chunk)
+            assert node is None, f"{job.id} waits although {[task.id for task in chunk]} fit on {node}"
+
+
+@given(clusters())
+def test_every_job_that_waits_has_a_reason_and_is_listed_once(cluster: Snapshot) -> None:
+    plan = schedule(cluster, ALLOCATE)
+    listed = [job for waiting in plan.waiting for job in waiting.jobs]
+    assert len(listed) == len(set(listed))
+    assert all(waiting.reasons for waiting in plan.waiting)
+    started = {action.job for action in plan.actions}
+    for job in cluster.jobs:
+        if any(task.state is TaskState.PENDING for task in job.tasks) and job.id not in started:
+            assert plan.reasons_for(job.id), f"nobody says why {job.id} waits"
+
+
+# --------------------------------------------------------------------------------------------------- determinism
+
+
+@given(st.data())
+def test_the_same_facts_in_any_order_give_the_same_plan(data: st.DataObject) -> None:
+    cluster = data.draw(clusters())
+    assert schedule(data.draw(shuffled(cluster)), ALLOCATE) == schedule(cluster, ALLOCATE)
+
+
+@given(st.permutations(["a", "b", "c", "node-10", "node-2"]), st.integers(1, 4))
+def test_of_equal_nodes_the_first_by_name_is_taken(names: list[str], gpus: int) -> None:
+    cluster = a_cluster().having(*(a_node(name).gpus(4) for name in names)).jobs(a_job("j").gpus(gpus)).snapshot()
+    (bind,) = schedule(cluster, ALLOCATE).actions
+    assert isinstance(bind, Bind)
+    assert bind.node == min(names)
+
+
+# ------------------------------------------------------------------------------------------------------- ledgers
+
+
+@given(clusters())
+def test_queues_are_charged_for_exactly_what_runs_and_what_the_plan_starts(cluster: Snapshot) -> None:
+    books = replay(schedule(cluster, ALLOCATE), cluster)
+    expected = queue_charges(books.snapshot(), counted)
+    for (queue, resource), amount in ledger_charges(books.snapshot()).items():
+        assert amount == expected[queue][resource]
+
+
+@THOROUGH
+@given(st.data())
+def test_a_followed_ledger_equals_a_fresh_one(data: st.DataObject) -> None:
+    before = data.draw(clusters())
+    changes, after = data.draw(histories(before))
+    followed, fresh = Ledger.of(before), Ledger.of(after)
+    followed.apply(changes)
+    assert followed.facts() == fresh.facts()
+    assert plan_on(followed, ALLOCATE) == plan_on(fresh, ALLOCATE)
+
+
+@given(st.data())
+def test_a_ledger_that_has_planned_in_between_equals_a_fresh_one(data: st.DataObject) -> None:
+    before = data.draw(clusters())
+    changes, after = data.draw(histories(before))
+    followed = Ledger.of(before)
+    for change in changes:
+        plan_on(followed, ALLOCATE)
+        followed.apply((change,))
+    assert followed.facts() == Ledger.of(after).facts()
+    assert plan_on(followed, ALLOCATE) == schedule(after, ALLOCATE)
+
+
+@given(clusters())
+def test_planning_leaves_the_ledger_as_it_was(cluster: Snapshot) -> None:
+    ledger = Ledger.of(cluster)
+    facts = ledger.facts()
+    plan_on(ledger, ALLOCATE)
+    assert ledger.facts() == facts
+
+
+# -------------------------------------------------------------------------------------------------- verification
+
+
+@given(clusters())
+def test_a_plan_holds_on_the_snapshot_it_was_made_for(cluster: Snapshot) -> None:
+    plan = schedule(cluster, ALLOCATE)
+    assert [verdict.why for verdict in verify(plan, cluster) if not verdict.holds] == []
+
+
+@THOROUGH
+@given(st.data())
+def test_what_still_holds_of_an_old_plan_overbooks_nothing(data: st.DataObject) -> None:
+    before = data.draw(clusters())
+    plan = schedule(before, ALLOCATE)
+    _, after = data.draw(histories(before))
+    verdicts = verify(plan, after)
+    assert len(verdicts) == len(plan.actions)
+    assert all(verdict.holds or verdict.why for verdict in verdicts)
+    kept = tuple(action for action, verdict in zip(plan.actions, verdicts, strict=True) if verdict.holds)
+    replay(Plan(kept), after)
