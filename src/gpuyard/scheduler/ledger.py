@@ -50,6 +50,7 @@ class Account(NamedTuple):
     closed: Amounts
     """The part of what it holds that lies on nodes that take no new work."""
     firm: bool
+    waits: bool
 
 
 class Ledger:
@@ -166,12 +167,13 @@ class Ledger:
                     tasks_on[at[task.node]].append((task, job))
             account = self._account(job)
             equal[account] = equal.get(account, 0) + 1
-            waiter = self._waiter(job, account.leaf)
+            waiter = self._waiter(job, account.leaf) if account.waits else None
             if waiter is not None:
                 waiters.append(waiter)
         for account, count in equal.items():
             self._charge(account, count)
         self.lines.load(waiters)
+        self._follow_neighbours(self.jobs.values())
 
     def _enter(self, job: Job, touched: set[int]) -> None:
         """Enter one job that is new or has changed."""
@@ -182,16 +184,27 @@ class Ledger:
                 touched.add(position)
         account = self._account(job)
         self._charge(account, 1)
-        waiter = self._waiter(job, account.leaf)
+        waiter = self._waiter(job, account.leaf) if account.waits else None
         if waiter is not None:
             self.lines.add(waiter)
+        self._follow_neighbours((job,))
+
+    def _follow_neighbours(self, jobs: Iterable[Job]) -> None:
+        """Note who has which labels where, from the first task on that has a rule about others: most have none."""
+        if not self.shapes.any_neighbours:
+            return
+        for job in jobs if self.neighbours.loaded else self.jobs.values():
+            self.neighbours.set(job, self.nodes.at)
+        self.neighbours.loaded = True
 
     def _account(self, job: Job) -> Account:
         """What a job counts: its active tasks as held, its pending ones as asked."""
         zero = self.shapes.resources.zero
         held = asked = closed = zero
+        waits = False
         for task in job.tasks:
             if task.state is TaskState.PENDING:
+                waits = True
                 amounts = self.shapes.of(task.request).asked
                 asked = amounts if asked is zero else plus(asked, amounts)
             elif task.state in ACTIVE:
@@ -200,7 +213,7 @@ class Ledger:
                 held = amounts if held is zero else plus(held, amounts)
                 if position >= 0 and not self.nodes.frames[position].node.open:
                     closed = plus(closed, amounts)
-        return Account(self.queues.leaf_at(job.queue), held, asked, closed, not job.preemptible)
+        return Account(self.queues.leaf_at(job.queue), held, asked, closed, not job.preemptible, waits)
 
     def _amounts(self, task: Task, position: int) -> Amounts:
         request = task.request
@@ -220,11 +233,7 @@ class Ledger:
             self._held_on_closed = plus(self._held_on_closed, times(account.closed, count))
 
     def _waiter(self, job: Job, leaf: int) -> Waiter | None:
-        """What a job waits for; None where it does not, or cannot be tried at all."""
-        if job.labels or any(map(_has_neighbours, job.tasks)):
-            self.neighbours.set(job, self.nodes.at)
-        if not any(map(_is_pending, job.tasks)):
-            return None
+        """What a job waits for; None where it cannot be tried at all."""
         if leaf < 0:
             self._stranded[job.id] = Reason(Token.QUEUE_MISSING, subject=job.queue, never=True)
             return None
@@ -248,14 +257,6 @@ class Ledger:
         self.lines.remove(id)
         self.neighbours.forget(id)
         self._stranded.pop(id, None)
-
-
-def _is_pending(task: Task) -> bool:
-    return task.state is TaskState.PENDING
-
-
-def _has_neighbours(task: Task) -> bool:
-    return bool(task.request.where.neighbours)
 
 
 def _memory_ranges(frames: Iterable[NodeFrame]) -> dict[str, tuple[int, int]]:

@@ -39,7 +39,7 @@ class Neighbours:
 
     def __init__(self) -> None:
         self._by_job: dict[str, tuple[Job, list[tuple[int, tuple[Neighbour, ...]]]]] = {}
-        self.any_apart = self.any_near = False
+        self.any_apart = self.any_near = self.loaded = False
 
     def set(self, job: Job, positions: dict[str, int]) -> None:
         """Note a job's placed tasks, where it has labels or rules; forget it where it has neither."""

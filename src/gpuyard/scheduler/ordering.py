@@ -114,17 +114,18 @@ class Turns:
         shares are equal numbers; they order queues and take no part in accounting."""
         if self._fifo:
             return (waiter.rank,)
-        held, terms = self._queues.held[at], self._terms[at]
-        (gpu, cpu, memory, *further), (gpu_all, cpu_all, memory_all, *further_all) = held, terms.divisor
+        held, asked, terms = self._queues.held[at], waiter.asked, self._terms[at]
+        gpu_all, cpu_all, memory_all = terms.allowed
+        gpu_owed, cpu_owed, memory_owed = terms.owed
+        gpu, cpu, memory = held[0], held[1], held[2]
         now = max(gpu / gpu_all, cpu / cpu_all, memory / memory_all)
-        gpu_more, cpu_more, memory_more, *further_more = waiter.asked
-        gpu, cpu, memory = gpu + gpu_more, cpu + cpu_more, memory + memory_more
+        gpu, cpu, memory = gpu + asked[0], cpu + asked[1], memory + asked[2]
         after = max(gpu / gpu_all, cpu / cpu_all, memory / memory_all)
-        gpu_owed, cpu_owed, memory_owed, *further_owed = terms.quota
         borrows = gpu > gpu_owed or cpu > cpu_owed or memory > memory_owed
-        for have, more, owed, all_ in zip(further, further_more, further_owed, further_all, strict=True):
-            borrows = borrows or have + more > owed
-            now, after = max(now, have / all_), max(after, (have + more) / all_)
+        for position, allowed, owed in terms.further:
+            have, total = held[position], held[position] + asked[position]
+            borrows = borrows or total > owed
+            now, after = max(now, have / allowed), max(after, total / allowed)
         uses_forbidden = bool(terms.forbidden) and any(held[position] for position in terms.forbidden)
         return _over(held, self._draft.shares[at]), borrows, terms.priority, uses_forbidden, after, now, terms.tie
 
@@ -132,15 +133,16 @@ class Turns:
 class _Terms:
     """What is fixed during a cycle about how one queue is ranked."""
 
-    __slots__ = ("divisor", "forbidden", "priority", "quota", "tie")
+    __slots__ = ("allowed", "forbidden", "further", "owed", "priority", "tie")
 
     def __init__(self, frame: QueueFrame, fair: list[int], total: Amounts) -> None:
         self.priority = -frame.priority
-        self.quota = [UNBOUNDED if quota is None else quota for quota in frame.quota]
+        owed = [UNBOUNDED if quota is None else quota for quota in frame.quota]
         allowance = [_allowance(*entry) for entry in zip(frame.quota, frame.limit, fair, strict=True)]
-        bounds = [amount if most is None else most for most, amount in zip(allowance, total, strict=True)]
-        self.divisor = [bound or 1 for bound in bounds]
-        """Shares are measured against the allowance, or the whole cluster where there is no bound."""
+        # Shares are measured against the allowance, or against the whole cluster where there is no bound.
+        allowed = [(amount if most is None else most) or 1 for most, amount in zip(allowance, total, strict=True)]
+        self.allowed, self.owed = (allowed[0], allowed[1], allowed[2]), (owed[0], owed[1], owed[2])
+        self.further = [(position, allowed[position], owed[position]) for position in range(3, len(owed))]
         self.forbidden = [position for position, most in enumerate(allowance) if most == 0]
         """Resources of which it should hold nothing."""
         self.tie = (tuple([UNBOUNDED if most is None else most for most in allowance]), frame.order, frame.name)

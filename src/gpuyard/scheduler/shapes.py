@@ -43,6 +43,8 @@ class Shapes:
         self._memories = memories
         """The smallest and the largest GPU memory of each model (and of all, under '')."""
         self._by_value: dict[Request, Shape] = {}
+        self.any_neighbours = False
+        """Whether any request has rules about other tasks."""
         self._several: dict[tuple[int, int], Shape] = {}
         self._by_identity: dict[int, tuple[Request, Shape]] = {}
 
@@ -61,6 +63,7 @@ class Shapes:
         shape = self._by_value.get(request)
         if shape is None:
             shape = self._by_value[request] = self._make(request, 1)
+            self.any_neighbours = self.any_neighbours or bool(request.where.neighbours)
         return shape
 
     def smallest_memory_mib(self, model: str) -> int:
