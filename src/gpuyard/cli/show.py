@@ -19,7 +19,7 @@ from gpuyard.model.quantities import GPU, format_milli
 from gpuyard.model.queues import Queue
 from gpuyard.model.snapshot import Snapshot
 from gpuyard.model.text import reason_text, waiting_text
-from gpuyard.scheduler.resources import share_milli
+from gpuyard.scheduler.resources import GPU_AT, Resources
 
 PIPED_WIDTH: Final = 120
 CELL: Final = 9
@@ -185,13 +185,14 @@ def show_queues(out: Console, snapshot: Snapshot) -> None:
 
 def held_milli(snapshot: Snapshot) -> dict[str, int]:
     """GPUs each leaf queue holds, in thousandths."""
-    devices = {node.name: node.devices for node in snapshot.nodes}
+    resources = Resources(snapshot.queues, snapshot.nodes)
+    nodes = {node.name: node for node in snapshot.nodes}
     held: dict[str, int] = {}
     for job in snapshot.jobs:
         for task in job.tasks:
             if task.state in HOLDING:
-                shares = (share_milli(task.request, s, devices[task.node][s.device]) for s in task.shares)
-                held[job.queue] = held.get(job.queue, 0) + sum(shares)
+                counted = resources.of_task(task.request, task.shares, nodes[task.node])[GPU_AT]
+                held[job.queue] = held.get(job.queue, 0) + counted
     return held
 
 

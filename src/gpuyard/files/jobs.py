@@ -59,7 +59,8 @@ def read_jobs_list(
     tasks = 0
     for position, (spec, place) in enumerate(specs):
         if spec.job in seen:
-            raise place.at("job").error(f'job "{spec.job}" is defined twice', "rename one of them")
+            how = "is in the cluster already" if spec.job in taken else "is defined twice"
+            raise place.at("job").error(f'job "{spec.job}" {how}', "give it another name")
         seen.add(spec.job)
         job = _job(spec, place, around, submitted_ago_ms=youngest_ms + len(specs) - 1 - position)
         tasks += len(job.tasks)

@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from gpuyard.errors import InputError
+from gpuyard.errors import InputError, Where
 from gpuyard.files.format import ClusterFileSpec, ClusterSpec, NodeFields
 from gpuyard.files.place import Place
 from gpuyard.model.nodes import MAX_DEVICES_PER_NODE, MIG_SLICES_PER_GPU, Device, MigSlices, Node, Taint, Topology
@@ -46,7 +46,7 @@ def read_topologies(spec: ClusterFileSpec, place: Place) -> tuple[Topology, ...]
         here = place.at("topologies", name)
         if not levels:
             raise here.error(f'topology "{name}" has no level', "name node labels, widest first: [zone, rack]")
-        _refuse_repeats(levels, here, f'level of topology "{name}"')
+        _refuse_repeats(levels, here, "level")
         topologies.append(Topology(name, tuple(levels)))
     return tuple(topologies)
 
@@ -65,7 +65,7 @@ def _cluster_nodes(spec: ClusterSpec, place: Place) -> tuple[Node, ...]:
         template = _node(name, merged, here)
         for each in _names(name, here, MAX_NODES - len(nodes)):
             if each in nodes:
-                raise InputError(f'node "{each}" is defined twice', where=here.where_key, fix="rename one of them")
+                raise InputError(f'node "{each}" is defined twice', where=_name_where(here), fix="rename one of them")
             nodes[each] = msgspec.structs.replace(template, name=each)
     return tuple(nodes.values())
 
@@ -106,26 +106,36 @@ def _names(name: str, place: Place, room: int) -> list[str]:
     while found := _RANGE.search(rest):
         numbers = _numbers(found.group(1), found.group(2), name, place)
         if len(numbers) * len(names) > room:
-            raise place.error(f'"{name}" makes the cluster larger than {MAX_NODES} nodes', "check the range")
+            raise _too_many(name, place)
         names = [f"{start}{rest[: found.start()]}{number}" for start in names for number in numbers]
         rest = rest[found.end() :]
     if "[" in rest or "]" in rest:
         raise InputError(
-            f'"{name}" is not a range', where=place.where_key, fix="write whole numbers in brackets: node-[1-4]"
+            f'"{name}" is not a range', where=_name_where(place), fix="write whole numbers in brackets: node-[1-4]"
         )
     if room < 1:
-        raise place.error(f"more than {MAX_NODES} nodes", "check the ranges and counts")
+        raise _too_many(name, place)
     return [start + rest for start in names]
 
 
 def _numbers(first: str, last: str, name: str, place: Place) -> range | list[str]:
     if int(first) > int(last):
-        raise InputError(f'"{name}" counts down', where=place.where_key, fix=f"write [{last}-{first}]")
+        raise InputError(f'"{name}" counts down', where=_name_where(place), fix=f"write [{last}-{first}]")
     if int(last) - int(first) >= MAX_NODES:
-        raise place.error(f'"{name}" makes the cluster larger than {MAX_NODES} nodes', "check the range")
+        raise _too_many(name, place)
     numbers = range(int(first), int(last) + 1)
     width = len(first) if first.startswith("0") and len(first) > 1 else 0
     return [f"{number:0{width}d}" for number in numbers]
+
+
+def _too_many(name: str, place: Place) -> InputError:
+    what = f'"{name}" makes the cluster larger than {MAX_NODES} nodes'
+    return InputError(what, where=_name_where(place), fix="check the ranges and counts")
+
+
+def _name_where(place: Place) -> Where:
+    """Where the name of a node stands: in a map it is the key, in a list a field."""
+    return place.at("name").where if "name" in place.spot.fields else place.where_key
 
 
 def _node(name: str, fields: NodeFields, place: Place) -> Node:

@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from gpuyard.errors import QuantityError, QueueTreeError, Where
+from gpuyard.errors import InputError, QuantityError, QueueTreeError, Where
 from gpuyard.files.durations import duration_ms
 from gpuyard.files.format import Amount, ClusterFileSpec, QueueSpec, RationSpec
 from gpuyard.files.place import Place
@@ -61,9 +61,13 @@ def read_queues(spec: ClusterFileSpec, place: Place) -> QueueTree:
     queues = _with_sums(entries)
     problems = validate_queues(queues, _locator(entries))
     if problems:
-        raise QueueTreeError(problems)
+        raise QueueTreeError(tuple(sorted(problems, key=_line)))
     usage = [QueueUsage(entry.name, GPU, _usage_ppm(entry)) for entry in entries if entry.spec.usage is not None]
     return QueueTree(queues, tuple(usage))
+
+
+def _line(problem: InputError) -> tuple[int, int]:
+    return (problem.where.line, problem.where.column) if problem.where else (0, 0)
 
 
 def _entries(specs: dict[str, QueueSpec | Amount | None], parent: str | None, place: Place) -> list[_Entry]:

@@ -8,6 +8,7 @@ Invariant: no device or node is booked beyond its capacity; whoever would do so 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 import msgspec
 from msgspec.structs import replace
@@ -23,8 +24,9 @@ from gpuyard.model.text import amount_text
 from gpuyard.policies.policy import DevicePlacement
 from gpuyard.scheduler.devices import choose
 from gpuyard.scheduler.nodestate import NodeFrame, NodeState
+from gpuyard.scheduler.resources import GPU_AT, Resources
 
-MAX_HOLDERS_SHOWN = 5
+MAX_HOLDERS_SHOWN: Final = 5
 
 
 class Seat(msgspec.Struct, frozen=True):
@@ -39,6 +41,13 @@ class Seat(msgspec.Struct, frozen=True):
         return 0 if self.devices is not None else 1 if self.node else 2
 
 
+class Shortage(msgspec.Struct, frozen=True):
+    """Why a task does not fit on a node."""
+
+    resource: str
+    what: str
+
+
 class Desk:
     """One node while running tasks are put on it."""
 
@@ -48,18 +57,18 @@ class Desk:
         self.frame = NodeFrame(replace(node, devices=tuple(_plain_device(device) for device in node.devices)))
         self.state = NodeState.empty(self.frame)
         self.healthy = sum(1 << index for index, device in enumerate(node.devices) if device.healthy)
-        self.holders: list[tuple[str, tuple[DeviceShare, ...]]] = []
+        self.holders: list[tuple[str, Request, tuple[DeviceShare, ...]]] = []
 
     def shares(self, request: Request, devices: tuple[int, ...] | None) -> tuple[DeviceShare, ...] | None:
         """What a task would hold here; None where it does not fit."""
         allowed = self.healthy if devices is None else sum(1 << index for index in devices)
-        if self._lacking(request):
+        if self._short_of(request):
             return None
         return choose(request, self.frame, (self.state,), allowed & self._mask_of_models(request), DevicePlacement.PACK)
 
     def seat(self, job: str, request: Request, shares: tuple[DeviceShare, ...]) -> None:
         self.state = self.state.less(request, shares, self.frame)
-        self.holders.append((job, shares))
+        self.holders.append((job, request, shares))
 
     def takes(self, request: Request) -> bool:
         """Whether a task whose file names no node may be put here."""
@@ -72,53 +81,89 @@ class Desk:
             for taint in self.node.taints
         )
 
-    def what_lacks(self, request: Request) -> str:
+    def shortage(self, request: Request) -> Shortage:
         """Why a task does not fit, with numbers."""
-        return self._lacking(request) or self._lacking_gpus(request)
+        return self._short_of(request) or Shortage(GPU, self._short_of_gpus(request))
 
-    def _lacking(self, request: Request) -> str:
-        """What besides GPUs is short; empty where nothing is."""
+    def _short_of(self, request: Request) -> Shortage | None:
+        """What besides GPUs is short, if anything."""
         state = self.state
         asked = [(CPU, request.cpu_milli, state.cpu_milli), (MEMORY, request.memory_bytes, state.memory_bytes)]
         asked += [(name, amount, state.other.get(name, 0)) for name, amount in request.other]
         for resource, need, have in asked:
             if need > have:
-                return f"it asks for {amount_text(resource, need)} and {format_amount(resource, have)} is free"
-        return "" if state.slots > 0 else f"the node takes {self.node.max_tasks} tasks at once"
+                return Shortage(resource, _lacking(amount_text(resource, need), format_amount(resource, have)))
+        if state.slots > 0:
+            return None
+        return Shortage("", f"the number of tasks it takes at once is {self.node.max_tasks}")
 
-    def _lacking_gpus(self, request: Request) -> str:
+    def _short_of_gpus(self, request: Request) -> str:
         if request.mig:
             slices = ", ".join(f"{count} x {profile}" for profile, count in request.mig)
-            return f"it asks for the slices {slices} and they are not all free"
+            free = ", ".join(f"{self.state.free_slices(profile)} x {profile}" for profile, _ in request.mig)
+            return _lacking(slices, free)
         if request.whole:
-            free = (self.state.free & self.healthy & self._mask_of_models(request)).bit_count()
-            be = "is" if free == 1 else "are"
-            return f"it asks for {amount_text(GPU, request.devices * MILLI)} and {free} {be} free"
-        part = f"{request.gpu_memory_mib} MiB" if request.gpu_memory_mib else amount_text(GPU, request.gpu_milli)
+            free_devices = (self.state.free & self.healthy & self._mask_of_models(request)).bit_count()
+            return _lacking(amount_text(GPU, request.devices * MILLI), str(free_devices))
         times = f" on each of {request.devices} GPUs" if request.devices > 1 else ""
-        return f"it asks for {part}{times} and no GPU has that much left for {request.sharing} tasks"
+        return (
+            f"it asks for {part_text(request)}{times}, and not enough GPUs have that left for {request.sharing} tasks"
+        )
 
-    def held_by(self, devices: tuple[int, ...] | None = None) -> str:
-        """`big holds 6, small 0.5`: who has the GPUs (or those given) of this node."""
+    def trouble(self, request: Request, device: int) -> str:
+        """Why one device cannot be held by a task; empty where it can."""
+        part = self.state.parts.get(device)
+        if self.node.devices[device].mig:
+            return "is cut into MIG slices"
+        if part is None:
+            return "" if self.state.free >> device & 1 else "is taken"
+        if part.sharing is not request.sharing:
+            return f"is shared by {part.sharing} tasks"
+        left = f"{part.memory_mib} MiB" if request.gpu_memory_mib else format_amount(GPU, part.milli)
+        return f"has {left} left, and the task asks for {part_text(request)}"
+
+    def held_by(self, resource: str, devices: tuple[int, ...] = ()) -> str:
+        """`held by big (6 GPUs), small (0.5 GPU)`: who has a resource of this node, or these devices of it."""
         held: dict[str, int] = {}
-        for job, shares in self.holders:
-            amount = sum(self._milli(share) for share in shares if devices is None or share.device in devices)
-            if amount or devices is None:
+        for job, request, shares in self.holders:
+            amount = self._held(resource, request, [s for s in shares if not devices or s.device in devices])
+            if amount:
                 held[job] = held.get(job, 0) + amount
-        shown = [f"{job} {format_amount(GPU, amount)}" for job, amount in list(held.items())[:MAX_HOLDERS_SHOWN]]
+        shown = [_holder(job, resource, amount) for job, amount in list(held.items())[:MAX_HOLDERS_SHOWN]]
         more = f" and {len(held) - MAX_HOLDERS_SHOWN} more" if len(held) > MAX_HOLDERS_SHOWN else ""
-        return f"held there, in GPUs: {', '.join(shown)}{more}" if shown else "nothing else runs there"
+        return f"held there by {', '.join(shown)}{more}" if shown else "nobody else holds any there"
 
-    def _milli(self, share: DeviceShare) -> int:
-        memory = self.node.devices[share.device].memory_mib
-        if share.gpu_milli or share.mig or not memory:
-            return share.gpu_milli
-        return -(-MILLI * share.memory_mib // memory)
+    def _held(self, resource: str, request: Request, shares: list[DeviceShare]) -> int:
+        match resource:
+            case "":
+                return 1
+            case "gpu":
+                return Resources((), (self.node,)).of_task(request, shares, self.node)[GPU_AT]
+            case "cpu":
+                return request.cpu_milli
+            case "memory":
+                return request.memory_bytes
+            case _:
+                return dict(request.other).get(resource, 0)
 
     def _mask_of_models(self, request: Request) -> int:
         models = request.where.gpu_models
         devices = enumerate(self.node.devices)
         return sum(1 << index for index, device in devices if not models or device.model in models)
+
+
+def part_text(request: Request) -> str:
+    return f"{request.gpu_memory_mib} MiB" if request.gpu_memory_mib else amount_text(GPU, request.gpu_milli)
+
+
+def _lacking(asked: str, free: str) -> str:
+    return f"it asks for {asked}, free: {free}"
+
+
+def _holder(job: str, resource: str, amount: int) -> str:
+    if not resource:
+        return f"{job} ({amount} {'task' if amount == 1 else 'tasks'})"
+    return f"{job} ({amount_text(resource, amount)})"
 
 
 def _plain_device(device: Device) -> Device:
@@ -176,12 +221,14 @@ def _seated(
 
 
 def _does_not_fit(job: str, request: Request, seat: Seat, place: Place, desk: Desk) -> InputError:
-    if seat.devices is not None and not desk.what_lacks(request).startswith(("it asks for the", "the node")):
-        gpus = ", ".join(map(str, seat.devices))
-        what = f'job "{job}" cannot hold GPU {gpus} of {seat.node}: taken, cut into slices, or shared in another way'
-        return place.at("devices_on").error(what, desk.held_by(seat.devices))
-    what = f'job "{job}" does not fit on {seat.node}: {desk.what_lacks(request)}'
-    return place.at("on").error(what, desk.held_by())
+    for device in seat.devices or ():
+        trouble = desk.trouble(request, device)
+        if trouble:
+            what = f'job "{job}" cannot hold GPU {device} of {seat.node}: it {trouble}'
+            return place.at("devices_on").error(what, desk.held_by(GPU, (device,)))
+    shortage = desk.shortage(request)
+    what = f'job "{job}" does not fit on {seat.node}: {shortage.what}'
+    return place.at("on").error(what, desk.held_by(shortage.resource))
 
 
 # -------------------------------------------------------------------------------------------------------- what is said
@@ -215,7 +262,8 @@ def _nodes(job: Job, spec: RunningJobSpec, place: Place, desks: dict[str, Desk])
 
 def _refuse_more(count: int, job: Job, place: Place) -> None:
     if count > len(job.tasks):
-        raise place.error(f'job "{job.id}" has {len(job.tasks)} tasks and {count} places', "give one place per task")
+        what = f'job "{job.id}" has fewer tasks ({len(job.tasks)}) than places ({count})'
+        raise place.error(what, "give one place per task")
 
 
 def _known(name: str, place: Place, desks: dict[str, Desk]) -> str:
@@ -234,7 +282,8 @@ def _devices(job: Job, spec: RunningJobSpec, place: Place, running: int) -> list
         raise here.error("devices_on mixes numbers and lists", "write [0, 1] for one task, [[0], [1]] for several")
     per_task = lists or [[entry for entry in spec.devices_on if isinstance(entry, int)]]
     if len(per_task) != running:
-        raise here.error(f"devices_on is about {len(per_task)} tasks, {running} run", "write one list per task")
+        what = f"the number of lists in devices_on is {len(per_task)}, of running tasks {running}"
+        raise here.error(what, "write one list per running task")
     return [tuple(indices) for indices in per_task]
 
 
@@ -255,5 +304,6 @@ def _checked(
         if device >= count:
             raise here.error(f"{node} has no GPU {device}: it has {count}", "GPUs are counted from 0")
     if len(set(devices)) != len(devices) or len(devices) != request.devices:
-        raise here.error(f"the task asks for {request.devices} GPUs, {len(set(devices))} are listed", "list each once")
+        what = f"the task asks for {amount_text(GPU, request.devices * MILLI)}, listed: {len(set(devices))}"
+        raise here.error(what, "list each GPU it holds once")
     return devices

@@ -16,13 +16,25 @@ import msgspec
 from msgspec import inspect
 
 from gpuyard.errors import InputError
-from gpuyard.files.format import PATTERN_WORDS, JobSpec, RunningJobSpec
+from gpuyard.files.format import NAME_PATTERN, PATTERN_WORDS, JobSpec, RunningJobSpec
 from gpuyard.files.place import Place
 from gpuyard.files.tree import Kind
 
 Spec = TypeVar("Spec")
 
 _RUNNING_ONLY: Final = frozenset(RunningJobSpec.__struct_fields__) - frozenset(JobSpec.__struct_fields__)
+
+_OTHER_WORDS: Final = {
+    "name": "job",
+    "replicas": "tasks",
+    "min_available": "gang",
+    "memory": "ram",
+    "fraction": "gpus",
+    "project": "team",
+    "node_selector": "selector",
+    "deserved": "quota",
+}
+"""What other schedulers call a field of ours."""
 
 _KINDS: Final[dict[type[inspect.Type], frozenset[Kind]]] = {
     inspect.StrType: frozenset({Kind.TEXT}),
@@ -42,11 +54,11 @@ _KINDS: Final[dict[type[inspect.Type], frozenset[Kind]]] = {
 def shaped(place: Place, spec: type[Spec]) -> Spec:
     """The value at a place as the declared spec."""
     declared: Any = spec
-    plain = _plain(place, _type_info(declared))
+    plain = _plain(place, _type_info(declared), "all fields: gpuyard schema")
     try:
         return msgspec.convert(plain, spec)
     except msgspec.ValidationError as error:
-        raise place.error(f"{place.name or 'the file'} does not fit the format: {error}") from None
+        raise place.error(f"{_subject(place)} does not fit the format: {error}") from None
 
 
 @lru_cache(maxsize=32)
@@ -54,34 +66,35 @@ def _type_info(spec: Hashable) -> inspect.Type:
     return inspect.type_info(spec)
 
 
-def _plain(place: Place, expected: inspect.Type) -> object:
-    """The value without its places, once it is known to fit."""
+def _plain(place: Place, expected: inspect.Type, about: str) -> object:
+    """The value without its places, once it is known to fit. `about` says what the nearest field is for."""
+    about = _described(expected) or about
     pattern, expected = _unwrapped(expected)
     if isinstance(expected, inspect.UnionType):
-        return _plain_member(place, expected)
+        return _plain_member(place, expected, about)
     if place.spot.kind not in _kinds(expected):
-        raise _wrong_kind(place, expected, pattern)
+        raise _wrong_kind(place, _words_of(pattern, expected), about)
     match expected:
         case inspect.StructType():
             return _plain_struct(place, expected)
         case inspect.DictType():
-            return _plain_map(place, expected)
+            return _plain_map(place, expected, about)
         case inspect.ListType() | inspect.VarTupleType():
-            return _plain_list(place, expected)
+            return _plain_list(place, expected, about)
         case inspect.IntType():
-            _check_range(place, expected)
+            _check_range(place, expected, about)
         case inspect.EnumType():
             _check_word(place, [str(member.value) for member in expected.cls])
         case inspect.StrType():
-            _check_pattern(place, pattern)
+            _check_pattern(place, pattern, about)
     return place.spot.value
 
 
-def _plain_member(place: Place, union: inspect.UnionType) -> object:
+def _plain_member(place: Place, union: inspect.UnionType, about: str) -> object:
     for member in union.types:
         if place.spot.kind in _kinds(_unwrapped(member)[1]):
-            return _plain(place, member)
-    raise _wrong_kind(place, union, "")
+            return _plain(place, member, about)
+    raise _wrong_kind(place, _words_of("", union), about)
 
 
 def _plain_struct(place: Place, struct: inspect.StructType) -> dict[str, object]:
@@ -93,66 +106,64 @@ def _plain_struct(place: Place, struct: inspect.StructType) -> dict[str, object]
             raise _unknown_field(value, name, place, list(fields))
         if value.spot.kind is Kind.NULL and not fields[name].required:
             continue
-        plain[name] = _plain(value, fields[name].type)
+        plain[name] = _plain(value, fields[name].type, "")
     for name, field in fields.items():
         if field.required and name not in plain:
-            raise InputError(f'{_subject(place)} lacks "{name}"', where=place.where, fix=_described(field.type))
+            raise place.error(f'{_subject(place)} lacks "{name}"', f"{name}: {_described(field.type)}")
     return plain
 
 
-def _plain_map(place: Place, expected: inspect.DictType) -> dict[str, object]:
+def _plain_map(place: Place, expected: inspect.DictType, about: str) -> dict[str, object]:
     pattern, _ = _unwrapped(expected.key_type)
     plain: dict[str, object] = {}
     for key in place.spot.fields:
         value = place.at(key)
         if pattern and not re.fullmatch(pattern, key):
-            raise InputError(f'"{key}" is not {PATTERN_WORDS[pattern]}', where=value.where_key, fix="change it")
-        plain[key] = _plain(value, expected.value_type)
+            raise InputError(f'"{key}" is not {PATTERN_WORDS[pattern]}', where=value.where_key, fix=about)
+        plain[key] = _plain(value, expected.value_type, about)
     return plain
 
 
-def _plain_list(place: Place, expected: inspect.ListType | inspect.VarTupleType) -> list[object]:
-    items = [_plain(place.at(index), expected.item_type) for index in range(len(place.spot.items))]
+def _plain_list(place: Place, expected: inspect.ListType | inspect.VarTupleType, about: str) -> list[object]:
+    items = [_plain(place.at(index), expected.item_type, about) for index in range(len(place.spot.items))]
     if expected.min_length and len(items) < expected.min_length:
-        raise place.error(f"{_subject(place)} is empty", fix=f"give at least {expected.min_length}")
+        raise place.error(f"{_subject(place)} is empty", about)
     return items
 
 
-def _check_range(place: Place, expected: inspect.IntType) -> None:
+def _check_range(place: Place, expected: inspect.IntType, about: str) -> None:
     value = place.spot.value
     if isinstance(value, int) and expected.ge is not None and value < expected.ge:
-        raise place.error(f"{_subject(place)} must be at least {expected.ge}, not {value}")
+        raise place.error(f"{_subject(place)} must be at least {expected.ge}, not {value}", about)
 
 
 def _check_word(place: Place, words: list[str]) -> None:
     word = str(place.spot.value)
     if word not in words:
-        raise place.error(
-            f'{_subject(place)} cannot be "{word}"{_suggestion(word, words)}', fix=f"one of: {', '.join(words)}"
-        )
+        what = f'{_subject(place)} cannot be "{word}"{_suggestion(word, words)}'
+        raise place.error(what, f"one of: {', '.join(words)}")
 
 
-def _check_pattern(place: Place, pattern: str) -> None:
+def _check_pattern(place: Place, pattern: str, about: str) -> None:
     text = str(place.spot.value)
     if pattern and not (text and re.fullmatch(pattern, text)):
-        raise place.error(f"{_subject(place)} must be {PATTERN_WORDS[pattern]}, not {place.spot.shown()}")
+        raise place.error(f"{_subject(place)} must be {PATTERN_WORDS[pattern]}, not {place.spot.shown()}", about)
 
 
-def _wrong_kind(place: Place, expected: inspect.Type, pattern: str) -> InputError:
+def _wrong_kind(place: Place, words: list[str], about: str) -> InputError:
     spot = place.spot
-    words = PATTERN_WORDS.get(pattern) or _words(expected)
-    fix = ""
-    if spot.kind in (Kind.NUMBER, Kind.DECIMAL, Kind.BOOL) and "text" in _all_words(expected):
-        fix = f'put it in quotes if it is a name: "{spot.shown()}"'
-    return place.error(f"{_subject(place)} must be {words}, not {spot.shown()}", fix)
+    is_name = any(word in words for word in (Kind.TEXT, PATTERN_WORDS[NAME_PATTERN]))
+    if is_name and spot.kind in (Kind.NUMBER, Kind.DECIMAL, Kind.BOOL):
+        about = f'put it in quotes if it is a name: "{spot.shown()}"'
+    return place.error(f"{_subject(place)} must be {_either(words)}, not {spot.shown()}", about)
 
 
 def _unknown_field(value: Place, name: str, owner: Place, known: list[str]) -> InputError:
+    fix = f"fields here: {', '.join(known)}"
     if name in _RUNNING_ONLY and "job" in known:
         fix = "it is a field of running jobs; this one is pending"
-        return InputError(f'unknown field "{name}" in {_subject(owner)}', where=value.where_key, fix=fix)
-    suggestion = _suggestion(name, known)
-    fix = f"fields here: {', '.join(known)}"
+    meant = _OTHER_WORDS.get(name, "")
+    suggestion = f'; did you mean "{meant}"?' if meant in known else _suggestion(name, known)
     return InputError(f'unknown field "{name}" in {_subject(owner)}{suggestion}', where=value.where_key, fix=fix)
 
 
@@ -183,24 +194,22 @@ def _described(expected: inspect.Type) -> str:
     return str(extra.get("description", "")) if extra else ""
 
 
-def _words(expected: inspect.Type) -> str:
-    """`a number or text`: what a declared type takes, in words."""
-    words = list(dict.fromkeys(_all_words(expected)))
-    if Kind.DECIMAL in words and Kind.NUMBER in words:
-        words.remove(Kind.NUMBER)
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
-
-
-def _all_words(expected: inspect.Type) -> list[str]:
-    _, expected = _unwrapped(expected)
+def _words_of(pattern: str, expected: inspect.Type) -> list[str]:
+    """What a declared type takes, in words."""
     match expected:
         case inspect.UnionType():
-            return [word for member in expected.types for word in _all_words(member)]
+            words = [word for member in expected.types for word in _words_of(*_unwrapped(member))]
         case inspect.EnumType():
-            return [f"one of {', '.join(str(member.value) for member in expected.cls)}"]
+            words = [f"one of {', '.join(str(member.value) for member in expected.cls)}"]
         case inspect.FloatType():
-            return [Kind.DECIMAL]
+            words = [Kind.DECIMAL]
         case inspect.NoneType():
-            return []
+            words = []
         case _:
-            return [min(_kinds(expected))]
+            words = [PATTERN_WORDS.get(pattern) or min(_kinds(expected))]
+    distinct = list(dict.fromkeys(words))
+    return [word for word in distinct if word is not Kind.NUMBER or Kind.DECIMAL not in distinct]
+
+
+def _either(words: list[str]) -> str:
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"

@@ -138,7 +138,11 @@ class _Builder:
 
     def finish(self) -> Spot:
         if self.root is None or self.root.kind is Kind.NULL:
-            raise InputError("the file is empty", where=Where(self.file), fix="see `gpuyard scenario new` for a start")
+            raise InputError(
+                "the file is empty",
+                where=Where(self.file),
+                fix="start from an example: gpuyard demo --yaml, or gpuyard scenario new",
+            )
         return self.root
 
     def _document(self, event: yaml.Event) -> None:

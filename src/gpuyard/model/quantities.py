@@ -55,7 +55,7 @@ def cpu_milli(value: str | int | float, what: str = "cpu") -> int:
 def memory_bytes(value: str | int | float, what: str = "memory") -> int:
     """Bytes, from `64Gi`, `64GiB`, `1.5G`, `512MB` or a plain number of bytes."""
     number, factor = _split_unit(value)
-    total = _EXACT.multiply(_decimal(number, what), Decimal(factor))
+    total = _EXACT.multiply(_decimal(number, what, fix="write it as 64Gi, 512Mi or 80GB"), Decimal(factor))
     if total != total.to_integral_value():
         raise QuantityError(f"{what} {value} is not a whole number of bytes", fix="write it with a smaller unit")
     return _bounded(int(total), value, what)
@@ -90,15 +90,15 @@ def format_amount(resource: str, amount: int) -> str:
     return str(amount)
 
 
-def _decimal(value: str | int | float, what: str) -> Decimal:
+def _decimal(value: str | int | float, what: str, fix: str = "write digits such as 2 or 0.5") -> Decimal:
     if isinstance(value, bool):
         raise QuantityError(f"{what} must be a number, not {str(value).lower()}")
     try:
         number = Decimal(repr(value) if isinstance(value, float) else str(value).strip())
     except InvalidOperation:
-        raise QuantityError(f"{what} {value!r} is not a number", fix="write digits such as 2 or 0.5") from None
+        raise QuantityError(f'{what} "{value}" is not a number', fix=fix) from None
     if not number.is_finite():
-        raise QuantityError(f"{what} must be a finite number, not {value}", fix="write digits such as 2 or 0.5")
+        raise QuantityError(f"{what} must be a finite number, not {value}", fix=fix)
     if number < 0:
         raise QuantityError(f"{what} must not be negative, got {value}", fix="write zero or more")
     # Beyond these, arithmetic on decimals would round, or turn a short text into a number that fills the memory.
@@ -112,7 +112,7 @@ def _decimal(value: str | int | float, what: str) -> Decimal:
 def _whole(value: str | int | float, what: str) -> int:
     number = _decimal(value, what)
     if number != number.to_integral_value():
-        raise QuantityError(f"{what} {value} must be a whole number")
+        raise QuantityError(f"{what} {value} must be a whole number", fix="round it, or write it with a smaller unit")
     return _bounded(int(number), value, what)
 
 

@@ -40,6 +40,7 @@ from gpuyard.model.snapshot import Snapshot
 from gpuyard.policies.policy import Policy
 from gpuyard.scenarios.verdict import Verdict
 from gpuyard.scheduler.cycle import schedule
+from gpuyard.scheduler.resources import GPU_AT, Resources
 
 Scheduler = Callable[[Snapshot, Policy], Plan]
 
@@ -203,20 +204,16 @@ def _shortfall_milli(queue: str, outcome: Outcome) -> int:
     """What a queue then holds less than it is owed, of GPUs."""
     gone = {action.task for action in outcome.plan.actions if isinstance(action, Evict)}
     owed = next(entry for entry in outcome.snapshot.queues if entry.name == queue).share(GPU).quota
-    devices = {node.name: node.devices for node in outcome.snapshot.nodes}
+    nodes = {node.name: node for node in outcome.snapshot.nodes}
+    resources = Resources(outcome.snapshot.queues, outcome.snapshot.nodes)
     held = sum(
-        _share_milli(share.gpu_milli, share.memory_mib, devices[task.node][share.device].memory_mib)
+        resources.of_task(task.request, task.shares, nodes[task.node])[GPU_AT]
         for job in outcome.snapshot.jobs
         if job.queue == queue
         for task in job.tasks
         if task.state is TaskState.RUNNING and task.id not in gone
-        for share in task.shares
     )
     return max(0, (owed or 0) - held)
-
-
-def _share_milli(gpu_milli: int, memory_mib: int, device_memory_mib: int) -> int:
-    return gpu_milli or -(-MILLI * memory_mib // device_memory_mib)
 
 
 # -------------------------------------------------------------------------------------------------------- unexpected

@@ -1,0 +1,57 @@
+"""Every way a file can be wrong, and the exact words a person then reads.
+
+Each `malformed/<kind>/<name>.yaml` has its message in `<name>.error`. After a wanted change of words, write them anew
+with GPUYARD_WRITE_ERRORS=1 and read the difference.
+"""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from gpuyard.errors import InputError
+from gpuyard.files import read_cluster, read_jobs, read_scenario
+
+HERE = Path(__file__).parent
+FILES = sorted((HERE / "malformed").glob("*/*.yaml"))
+WRITE = os.environ.get("GPUYARD_WRITE_ERRORS") == "1"
+
+
+def message_of(path: Path) -> str:
+    with pytest.raises(InputError) as caught:
+        read(path)
+    return str(caught.value)
+
+
+def read(path: Path) -> None:
+    """Read a file from its own folder, so that the message does not depend on where the tests are."""
+    name = Path(path.name)
+    match path.parent.name:
+        case "cluster":
+            read_cluster(name)
+        case "job":
+            read_jobs(name, read_cluster(HERE / "valid" / "cluster.yaml"))
+        case _:
+            read_scenario(name)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_a_malformed_file_is_refused_in_exact_words(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(path.parent)
+    message = message_of(path)
+    expected = path.with_suffix(".error")
+    if WRITE:
+        expected.write_text(message + "\n", encoding="utf-8")
+    assert message + "\n" == expected.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_every_message_says_where_and_what_to_do(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(path.parent)
+    first, *rest = message_of(path).splitlines()
+    assert first.startswith(f"{path.name}:")
+    assert rest
+
+
+def test_there_are_many_ways_to_be_wrong() -> None:
+    assert len(FILES) >= 70
