@@ -21,7 +21,7 @@ def choose(
     """
     shares: tuple[DeviceShare, ...] = ()
     if request.mig:
-        slices = _slices(request, states)
+        slices = _slices(request, frame, states)
         if slices is None:
             return None
         shares = slices
@@ -72,11 +72,13 @@ def _closest(count: int, free: int, kinds: tuple[tuple[int, ...], ...]) -> int:
     return gathered
 
 
-def _slices(request: Request, states: tuple[NodeState, ...]) -> tuple[DeviceShare, ...] | None:
+def _slices(request: Request, frame: NodeFrame, states: tuple[NodeState, ...]) -> tuple[DeviceShare, ...] | None:
     shares: list[DeviceShare] = []
+    models = request.where.gpu_models
     for profile, count in request.mig:
-        devices = sorted({device for name, device in states[0].mig if name == profile})
-        for device in devices:
+        for device in sorted(device for name, device in states[0].mig if name == profile):
+            if models and frame.devices[device].model not in models:
+                continue
             left = min(state.mig[profile, device] for state in states)
             taken = min(count, max(left, 0))
             shares += [DeviceShare(device, 0, 0, profile)] * taken

@@ -45,7 +45,9 @@ def _never(draft: Draft, shape: Shape) -> Reason | None:
     frames = draft.nodes.frames
     allowed = draft.eligibility.nodes(request.where)
     masks = draft.eligibility.devices(request.where.gpu_models)[0]
-    matching = [at for at in np.flatnonzero(allowed).tolist() if masks[at] or not request.where.gpu_models]
+    models = set(request.where.gpu_models)
+    open_nodes = np.flatnonzero(allowed).tolist()
+    matching = [at for at in open_nodes if not models or models & {device.model for device in frames[at].devices}]
     if not matching:
         return Reason(Token.NO_MATCHING_NODE, have=0, need=1, subject=_wish(request), never=True)
     largest = max((masks[at].bit_count() for at in matching), default=0)
