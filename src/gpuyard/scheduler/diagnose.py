@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from gpuyard.model.jobs import Request
+from gpuyard.model.jobs import Request, TaskState
 from gpuyard.model.quantities import CPU, GPU, MEMORY, MILLI
 from gpuyard.model.reasons import Holding, Reason, Token
 from gpuyard.scheduler.columns import Bools
@@ -32,11 +32,35 @@ def why_it_does_not_fit(draft: Draft, waiter: Waiter) -> tuple[Reason, ...]:
             return (never,)
     largest = shapes[0]
     allowed = draft.eligibility.nodes(largest.request.where)
+    everything = int(draft.eligibility.gpu_all[allowed].sum())
+    if len(waiter.shapes) > 1 and all(shape.whole for shape in shapes) and waiter.at_least[0] > everything:
+        return (Reason(Token.TOO_LARGE, GPU, everything // MILLI * MILLI, waiter.at_least[0], never=True),)
+    reserved = _reserved(draft, largest)
+    if reserved is not None:
+        return (reserved,)
     short = _shortages(draft, waiter, largest, allowed)
     domain = _no_domain(draft, waiter.chunk)
     if domain is not None:
         return (*short, domain)
     return short or (_fragmented(draft, waiter, largest, allowed),)
+
+
+def _reserved(draft: Draft, shape: Shape) -> Reason | None:
+    """A place that is free at this moment but promised to somebody."""
+    for position in sorted(draft.nodes.later):
+        if draft.fit.would_fit_now(shape, position):
+            node = draft.nodes.frames[position].node.name
+            return Reason(Token.RESERVED, subject=node, beneficiary=_promised_to(draft, position))
+    return None
+
+
+def _promised_to(draft: Draft, position: int) -> str:
+    """A job that was promised a place on a node: by this cycle, or by one before it."""
+    for placed in draft.placed:
+        if placed.waits and placed.position == position:
+            return placed.waiter.job.id
+    earlier = [job.id for task, job in draft.nodes.tasks_on[position] if task.state is TaskState.PROMISED]
+    return min(earlier, default="")
 
 
 def _never(draft: Draft, shape: Shape) -> Reason | None:

@@ -125,6 +125,12 @@ class FitTable:
         joins = self._joins(shape, position, (state,), view.masks[position])
         return NO_FIT if joins is None else self._scored(shape, position, state, joins)
 
+    def would_fit_now(self, shape: Shape, position: int) -> bool:
+        """Whether a node has room at this moment, promises to others aside."""
+        view = self._view(shape)
+        state = (self._nodes.now[position],)
+        return view.eligible[position] and self._joins(shape, position, state, view.masks[position]) is not None
+
     def shares(self, shape: Shape, position: int, waits: bool) -> tuple[DeviceShare, ...]:
         """The devices one task of this shape gets on a node it fits on."""
         frame, mask = self._nodes.frames[position], self._view(shape).masks[position]

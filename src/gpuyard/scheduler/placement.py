@@ -171,10 +171,24 @@ class Placer:
         if shape is None:
             return False
         allowed = self._allowed(task, shape, among)
+        if self.waiter.job.spread:
+            preferred = [self._unused(), *preferred]
         for part in preferred:
             if self._put(task, shape, part if allowed is None else part & allowed):
                 return True
         return self._put(task, shape, allowed)
+
+    def _unused(self) -> Bools:
+        """Nodes that hold nothing of this job yet."""
+        unused = np.ones(len(self.draft.nodes.frames), dtype=np.bool_)
+        gang = self.waiter.gang
+        for node in gang.nodes_of(self.waiter.job.group) if gang else ():
+            if node in self.draft.nodes.at:
+                unused[self.draft.nodes.at[node]] = False
+        for entry in self.draft.placed:
+            if entry.waiter.job is self.waiter.job:
+                unused[entry.position] = False
+        return unused
 
     def _put(self, task: Task, shape: Shape, allowed: Bools | None) -> bool:
         """Give the task the best node now, else the best that is being freed."""

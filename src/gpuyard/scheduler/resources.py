@@ -88,7 +88,11 @@ class Resources:
 
     def share_milli(self, request: Request, share: DeviceShare, device: Device | None) -> int:
         """What one share counts against a quota; memory counts by the size of the device it lies on, rounded up."""
-        return self.slice_milli(share.mig) if share.mig else share_milli(request, share, device)
+        if share.mig:
+            return self.slice_milli(share.mig)
+        if request.gpu_memory_mib and device and device.memory_mib:
+            return memory_milli(request.gpu_memory_mib, device.memory_mib)
+        return share.gpu_milli
 
     def device_milli(self, device: Device) -> int:
         """What a device adds to the GPUs of the cluster: nothing while it is unhealthy."""
@@ -97,15 +101,6 @@ class Resources:
         if device.mig:
             return sum(self.slice_milli(slices.profile) * slices.count for slices in device.mig)
         return MILLI
-
-
-def share_milli(request: Request, share: DeviceShare, device: Device | None) -> int:
-    """What one share counts against a quota where nothing is said about its slices."""
-    if share.mig:
-        return mig_slice_milli(share.mig)
-    if request.gpu_memory_mib and device and device.memory_mib:
-        return memory_milli(request.gpu_memory_mib, device.memory_mib)
-    return share.gpu_milli
 
 
 def memory_milli(memory_mib: int, device_memory_mib: int) -> int:
