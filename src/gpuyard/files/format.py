@@ -295,8 +295,8 @@ class WaitingSpec(_Fields, kw_only=True):
     """Why a job is expected to wait."""
 
     reason: Annotated[str, says("A reason token.", "NotEnough")]
-    have: Amount | None = None
-    need: Amount | None = None
+    have: Annotated[Amount | None, says("How much there is, as a person writes it.", 0)] = None
+    need: Annotated[Amount | None, says("How much it would take.", 4)] = None
     subject: Annotated[str | None, says("The queue, node, level or group it is about.")] = None
     never: Annotated[bool | None, says("True: waiting alone cannot help.")] = None
 

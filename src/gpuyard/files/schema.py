@@ -26,7 +26,9 @@ def json_schema(kind: str) -> dict[str, Any]:
     (*roots,), definitions = msgspec.json.schema_components(parts, ref_template="#/$defs/{name}")
     _close(definitions)
     body = roots[0] if len(roots) == 1 else {"anyOf": list(roots)}
-    return {"$schema": DIALECT, "title": title, **body, "$defs": definitions}
+    schema = {"$schema": DIALECT, "title": title, **body, "$defs": definitions}
+    plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(schema))
+    return plain
 
 
 def _close(definitions: dict[str, Any]) -> None:

@@ -130,7 +130,7 @@ def _overcommitted_share(
 ) -> Iterator[InputError]:
     owed = [(at, child.name, child.share(share.resource).quota or 0) for at, child in children]
     total = sum(amount for _, _, amount in owed)
-    if share.quota is None or total <= share.quota:
+    if share.quota is None or not owed or total <= share.quota:
         return
     at, name, most = max(owed, key=lambda entry: entry[2])
     has = format_amount(share.resource, share.quota)

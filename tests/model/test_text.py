@@ -1,0 +1,120 @@
+"""Every decision has a sentence a person can use."""
+
+import pytest
+
+from gpuyard.model.jobs import DeviceShare
+from gpuyard.model.plan import Action, Bind, Evict, Move, Promise, Resize
+from gpuyard.model.reasons import Holding, Reason, Token
+from gpuyard.model.text import action_text, amount_text, reason_text, waiting_text
+
+FULL = {"resource": "gpu", "have": 5000, "need": 8000, "subject": "vision", "beneficiary": "late"}
+
+
+@pytest.mark.parametrize("token", Token)
+@pytest.mark.parametrize("fields", [{}, FULL], ids=["bare", "full"])
+def test_every_token_has_a_sentence(token: Token, fields: dict[str, str]) -> None:
+    sentence = reason_text(Reason(token, **fields))  # type: ignore[arg-type]
+    assert sentence
+    assert "  " not in sentence
+    assert not sentence.endswith((".", ":", " "))
+
+
+@pytest.mark.parametrize(
+    ("reason", "sentence"),
+    [
+        (
+            Reason(
+                Token.NOT_ENOUGH,
+                "gpu",
+                have=5000,
+                need=8000,
+                holders=(Holding("vision", 20_000), Holding("speech", 12_000)),
+            ),
+            "needs 8 GPUs, 5 can be had; vision holds 20, speech 12: wait for them, or ask for fewer",
+        ),
+        (
+            Reason(Token.OVER_LIMIT, "gpu", have=2000, need=4000, subject="ads"),
+            'needs 4 GPUs, and queue "ads" may take only 2 more under its limit: '
+            "wait for jobs of that queue, or raise its limit",
+        ),
+        (
+            Reason(Token.TOO_LARGE, "gpu", have=8000, need=16_000, never=True),
+            "needs 16 GPUs in one place, the largest has 8: waiting cannot help; "
+            "split it into smaller tasks, or add a larger node",
+        ),
+        (
+            Reason(Token.FRAGMENTED, "tasks", have=3, need=4),
+            "places for 4 tasks at once are needed, 3 can be had: "
+            "wait, allow moves (consolidation), or use smaller tasks",
+        ),
+        (
+            Reason(Token.RECLAIMED, "gpu", have=8000, need=4000, subject="vision", beneficiary="job-17"),
+            'gives way to job "job-17", whose queue is owed it: queue "vision" holds 8 GPUs and is owed 4',
+        ),
+    ],
+)
+def test_sentences_give_the_numbers_and_the_way_out(reason: Reason, sentence: str) -> None:
+    assert reason_text(reason) == sentence
+
+
+@pytest.mark.parametrize(
+    ("resource", "amount", "text"),
+    [
+        ("gpu", 8000, "8 GPUs"),
+        ("gpu", 1000, "1 GPU"),
+        ("gpu", 500, "0.5 GPU"),
+        ("gpu", 0, "0 GPUs"),
+        ("gpu/H100", 4000, "4 H100 GPUs"),
+        ("cpu", 16_000, "16 cores"),
+        ("memory", 64 << 30, "64Gi of memory"),
+        ("gpu-memory", 4096, "4096 MiB of GPU memory"),
+        ("mig-1g.10gb", 1, "1 slice 1g.10gb"),
+        ("mig-1g.10gb", 2, "2 slices 1g.10gb"),
+        ("nic", 2, "2 nic"),
+    ],
+)
+def test_amounts_name_what_they_are_of(resource: str, amount: int, text: str) -> None:
+    assert amount_text(resource, amount) == text
+
+
+PLACED = Reason(Token.PLACED, subject="node-1")
+SHARES = (DeviceShare(2), DeviceShare(1))
+
+
+@pytest.mark.parametrize(
+    ("action", "sentence"),
+    [
+        (
+            Bind("a", "a/1", "node-1", SHARES, PLACED),
+            "a/1 starts on node-1 (GPUs 1, 2): the best place for it is node-1",
+        ),
+        (Bind("a", "a/1", "node-1", (), PLACED), "a/1 starts on node-1: the best place for it is node-1"),
+        (
+            Promise("a", "a/1", "node-1", SHARES[:1], Reason(Token.PLACE_FREEING)),
+            "a/1 gets node-1 (GPU 2) as soon as it is free",
+        ),
+        (
+            Evict("b", "b/1", "node-1", Reason(Token.PREEMPTED, beneficiary="a")),
+            'b/1 leaves node-1: gives way to job "a", which has a higher priority in the same queue',
+        ),
+        (
+            Move("b", "b/1", "node-1", "node-2", SHARES[:1], Reason(Token.MOVED, beneficiary="a")),
+            'b/1 moves from node-1 to node-2 (GPU 2): is moved to make room for job "a"; it starts again there',
+        ),
+        (
+            Resize("b", "b/1", (), Reason(Token.GREW)),
+            "b/1 is resized: it is elastic and there is room for one more task",
+        ),
+    ],
+)
+def test_every_action_has_a_sentence(action: Action, sentence: str) -> None:
+    assert action_text(action) == sentence
+
+
+def test_a_job_without_reasons_waits_for_its_turn() -> None:
+    assert waiting_text(()) == "waits for its turn"
+
+
+def test_all_reasons_of_a_wait_are_told() -> None:
+    both = waiting_text((Reason(Token.STALE), Reason(Token.DELAYED)))
+    assert both.count("; ") == 1
