@@ -35,6 +35,7 @@ class Allocation:
     def __init__(self, draft: Draft) -> None:
         self.draft = draft
         self.turns = Turns(draft)
+        self.placer = Placer(draft)
         self.unfit: dict[object, Reasons] = {}
         self.left: list[Left] = []
         self.second_look = False
@@ -91,7 +92,7 @@ class Allocation:
         known = self.unfit.get(waiter.signature)
         if known is not None:
             return known
-        if Placer(draft, waiter).place():
+        if self.placer.place(waiter):
             # Somebody may have waited for just this neighbour.
             self.second_look = self.second_look or draft.ledger.neighbours.any_near
             return ()

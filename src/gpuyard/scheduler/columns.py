@@ -49,9 +49,6 @@ class Columns:
             copy._devices = self._devices.fork()
         return copy
 
-    def changed(self, position: int) -> None:
-        self.journal.append(position)
-
     def sync(self) -> None:
         """Bring every column up to date."""
         if self._synced < 0:

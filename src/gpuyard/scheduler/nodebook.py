@@ -51,7 +51,7 @@ class NodeBook:
         """Book anew everything that is on the given nodes."""
         for position in touched:
             self._load_node(position, NodeState.empty(self.frames[position]))
-            self.columns.changed(position)
+            self.columns.journal.append(position)
 
     def bind(self, position: int, request: Request, shares: Sequence[DeviceShare]) -> Undo:
         """Take a place now (and so also later)."""
@@ -60,7 +60,7 @@ class NodeBook:
         self.now[position] = undo[1].less(request, shares, frame)
         if undo[2] is not None:
             self.later[position] = undo[2].less(request, shares, frame)
-        self.columns.changed(position)
+        self.columns.journal.append(position)
         return undo
 
     def promise(self, position: int, request: Request, shares: Sequence[DeviceShare]) -> Undo:
@@ -68,7 +68,7 @@ class NodeBook:
         undo = position, self.now[position], self.later.get(position)
         before = undo[2] if undo[2] is not None else undo[1]
         self.later[position] = before.less(request, shares, self.frames[position])
-        self.columns.changed(position)
+        self.columns.journal.append(position)
         return undo
 
     def undo(self, change: Undo) -> None:
@@ -78,7 +78,7 @@ class NodeBook:
             self.later.pop(position, None)
         else:
             self.later[position] = later
-        self.columns.changed(position)
+        self.columns.journal.append(position)
 
     def facts(self) -> tuple[object, ...]:
         return tuple(

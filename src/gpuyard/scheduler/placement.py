@@ -24,17 +24,21 @@ from gpuyard.scheduler.topology import Domain, within
 
 
 class Placer:
-    """Places one waiter's chunk on a draft."""
+    """Places chunks on a draft, one waiter at a time."""
 
-    def __init__(self, draft: Draft, waiter: Waiter) -> None:
+    waiter: Waiter
+    keep_together: bool
+
+    def __init__(self, draft: Draft) -> None:
         self.draft = draft
-        self.waiter = waiter
-        self.keep_together = not waiter.job.spread and draft.policy.node_placement is not NodePlacement.SPREAD
+        self._packs = draft.policy.node_placement is not NodePlacement.SPREAD
 
-    def place(self) -> bool:
-        """Place the chunk; False leaves the draft as it was."""
+    def place(self, waiter: Waiter) -> bool:
+        """Place the waiter's chunk; False leaves the draft as it was."""
+        self.waiter = waiter
+        self.keep_together = self._packs and not waiter.job.spread
         mark = self.draft.mark()
-        chunk = self.waiter.chunk
+        chunk = waiter.chunk
         if len(chunk.tasks) == 1 and chunk.group.topology is None:
             return self._task(chunk.tasks[0], None)
         if not self._group(chunk, None):

@@ -7,6 +7,7 @@ amount is also counted at each ancestor. Invariant: an inner queue holds exactly
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from operator import add, sub
 
 from gpuyard.model.queues import Queue, QueueUsage
 from gpuyard.scheduler.fairshare import Claim, divide
@@ -148,6 +149,9 @@ def _ancestry(frame: QueueFrame, frames: list[QueueFrame]) -> Iterable[int]:
 
 
 def _add(into: list[int], amounts: Amounts, times: int) -> None:
-    for position, amount in enumerate(amounts):
-        if amount:
-            into[position] += times * amount
+    if times == 1:
+        into[:] = map(add, into, amounts)
+    elif times == -1:
+        into[:] = map(sub, into, amounts)
+    else:
+        into[:] = [have + times * more for have, more in zip(into, amounts, strict=True)]

@@ -80,9 +80,9 @@ class Resources:
             if name in self.at:
                 amounts[self.at[name]] = amount
         for device in node.devices:
-            charged = self.device_milli(device)
+            charged = MILLI if device.healthy and not device.mig else self._sliced_milli(device)
             amounts[GPU_AT] += charged
-            if device.model in self.by_model:
+            if self.by_model and device.model in self.by_model:
                 amounts[self.by_model[device.model]] += charged
         return tuple(amounts)
 
@@ -94,13 +94,9 @@ class Resources:
             return memory_milli(request.gpu_memory_mib, device.memory_mib)
         return share.gpu_milli
 
-    def device_milli(self, device: Device) -> int:
-        """What a device adds to the GPUs of the cluster: nothing while it is unhealthy."""
-        if not device.healthy:
-            return 0
-        if device.mig:
-            return sum(self.slice_milli(slices.profile) * slices.count for slices in device.mig)
-        return MILLI
+    def _sliced_milli(self, device: Device) -> int:
+        """What the slices of a device add to the GPUs of the cluster; nothing while it is unhealthy."""
+        return sum(self.slice_milli(slices.profile) * slices.count for slices in device.mig) if device.healthy else 0
 
 
 def memory_milli(memory_mib: int, device_memory_mib: int) -> int:
