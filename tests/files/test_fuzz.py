@@ -23,9 +23,11 @@ SEEDS = [
     *(path.read_bytes() for path in sorted([*VALID.glob("*.yaml"), *EXAMPLES.glob("*.yaml")])),
     *(path.read_bytes() for path in sorted(VALID.parent.glob("malformed/*/*.yaml"))),
 ]
-WORDS = "{ } [ ] : , - ~ ' \" # | > % ... << no .nan -1 0 1e400 0.0001 99999999999999999999 0x1 1_0 1:30 node-[1-9] *a".split()
+WORDS = """
+    { } [ ] : , - ~ ' " # | > % ... << no .nan -1 0 1e400 0.0001 99999999999999999999 0x1 1_0 1:30 node-[1-9] *a
+"""
 TOKENS = [
-    *(word.encode() for word in WORDS),
+    *(word.encode() for word in WORDS.split()),
     *(b"&a ", b"!!int ", b"\t", b"\n", b"---\n", b"groups: ", b"children: ", b"on: ", b"parent: "),
     *(b"\xff", b"\x00", b"\xef\xbb\xbf", b"\xe2\x80\xa8"),
 ]

@@ -12,6 +12,7 @@ from gpuyard.model.reasons import Reason, Token
 from gpuyard.scenarios.golden import judge_golden, judge_golden_file
 from gpuyard.scenarios.verdict import Verdict
 
+VALID = Path(__file__).parents[1] / "files" / "valid" / "scenario.yaml"
 CLUSTER = """
 rule: A rule.
 nodes: 2
@@ -167,8 +168,16 @@ def test_a_file_that_cannot_be_read_fails_with_its_error(tmp_path: Path) -> None
     assert 'lacks "expect"' in verdict.outcome_mismatches[0]
 
 
+def test_a_scheduler_that_breaks_fails_the_scenario() -> None:
+    def broken(snapshot: object, policy: object) -> Plan:
+        raise ZeroDivisionError("oops")
+
+    scenario = read_scenario(VALID)
+    assert judge_golden(scenario, "rule", broken).outcome_mismatches == ("no plan: ZeroDivisionError: oops",)
+
+
 def test_a_scenario_in_all_its_details_can_be_read() -> None:
-    scenario = read_scenario(Path(__file__).parents[1] / "files" / "valid" / "scenario.yaml")
+    scenario = read_scenario(VALID)
     assert isinstance(scenario, GoldenScenario)
     assert scenario.expectation.evicted[0].shortfall_milli == 4000
     assert scenario.expectation.placed[1].per_node == (("node-1", 2), ("node-2", 1))

@@ -75,7 +75,11 @@ def judge_golden_file(path: Path, scheduler: Scheduler = schedule) -> Verdict:
 
 
 def judge_golden(scenario: GoldenScenario, id: str, scheduler: Scheduler = schedule) -> Verdict:
-    outcome = Outcome(scenario.snapshot, scheduler(scenario.snapshot, scenario.policy))
+    try:
+        plan = scheduler(scenario.snapshot, scenario.policy)
+    except Exception as error:  # One scenario that breaks the scheduler must not hide the verdicts on all others.
+        return Verdict(id, False, (f"no plan: {type(error).__name__}: {error}",))
+    outcome = Outcome(scenario.snapshot, plan)
     wrong = tuple(_outcome_mismatches(scenario.expectation, outcome))
     nodes = tuple(_node_mismatches(scenario.expectation, outcome))
     return Verdict(id, not wrong and not nodes, wrong, nodes)
