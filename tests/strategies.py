@@ -151,7 +151,7 @@ def queue_shares(draw: st.DrawFn) -> tuple[QueueShare, ...]:
             weight_milli=draw(some(1000, 1000, 0, 500, 3000)),
         )
     ]
-    if draw(rarely()):
+    if draw(some(False, False, True)):
         shares.append(QueueShare(gpu_model_resource("H100"), quota=draw(amounts(4)), limit=draw(amounts(8))))
     if draw(rarely()):
         shares.append(QueueShare(CPU, limit=draw(some(2_000, 8_000))))

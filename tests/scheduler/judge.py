@@ -6,18 +6,29 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from gpuyard.model.jobs import Job, Task, TaskGroup, TaskState
-from gpuyard.model.plan import Bind, Plan
+from gpuyard.model.jobs import Job, Neighbour, Task, TaskGroup, TaskState
+from gpuyard.model.plan import Bind
 from gpuyard.model.queues import QueueShare
 from gpuyard.model.reasons import Reason, Token
 from gpuyard.model.snapshot import Snapshot
 from gpuyard.scheduler.ledger import Ledger
-from tests.replay import COUNTED, Books, charge, counted, counted_firm, leaves, path, queue_charges, replay
+from tests.replay import (
+    COUNTED,
+    HELD_LATER,
+    HOSTNAME,
+    Books,
+    charge,
+    counted,
+    counted_firm,
+    leaves,
+    path,
+    queue_charges,
+    subgroups,
+)
 
 
-def changed_jobs(cluster: Snapshot, plan: Plan) -> Iterator[tuple[Job, Job]]:
+def changed_jobs(cluster: Snapshot, books: Books) -> Iterator[tuple[Job, Job]]:
     """Every job the plan starts something of: as it was, and as it will be."""
-    books = replay(plan, cluster)
     for job in cluster.jobs:
         if books.jobs[job.id] != job:
             yield job, books.jobs[job.id]
@@ -124,6 +135,58 @@ def share_of(cluster: Snapshot, queue: str, resource: str) -> QueueShare:
 
 def leaf_queues(cluster: Snapshot) -> set[str]:
     return {queue.name for queue in cluster.queues} - {queue.parent for queue in cluster.queues if queue.parent}
+
+
+def newly_placed(cluster: Snapshot, books: Books) -> Iterator[tuple[Job, Task]]:
+    for before in cluster.jobs:
+        after = books.jobs[before.id]
+        for old, new in zip(before.tasks, after.tasks, strict=True):
+            if old != new:
+                yield after, new
+
+
+def others_present(books: Books, task: Task) -> Iterator[tuple[Job, Task]]:
+    """Every other task that stays where it is or is certain to come."""
+    for job in books.jobs.values():
+        for other in job.tasks:
+            if other.id != task.id and other.state in HELD_LATER:
+                yield job, other
+
+
+def together(books: Books, a: Task, b: Task, level: str) -> bool:
+    """Whether two tasks lie in the same domain of a level."""
+    domain = domain_of(books, a, (level,))
+    return domain is not None and domain == domain_of(books, b, (level,))
+
+
+def domain_of(books: Books, task: Task, levels: tuple[str, ...]) -> tuple[str, ...] | None:
+    """The labels that draw the domain a task lies in; None where its node lacks one, or is gone."""
+    node = books.nodes.get(task.node)
+    if node is None:
+        return None
+    values = tuple(node.labels.get(level, node.name if level == HOSTNAME else "") for level in levels)
+    return values if all(values) else None
+
+
+def carries(job: Job, rule: Neighbour) -> bool:
+    return set(rule.labels) <= set(job.labels)
+
+
+def apart_rules(task: Task) -> list[Neighbour]:
+    return [rule for rule in task.request.where.neighbours if rule.apart]
+
+
+def required_groups(cluster: Snapshot, job: Job) -> Iterator[tuple[TaskGroup, tuple[str, ...]]]:
+    """The groups of a job that must lie in one domain, with the labels that draw it."""
+    for group in subgroups(job.group):
+        if group.topology is not None and group.topology.required is not None:
+            (topology,) = (one for one in cluster.topologies if one.name == group.topology.topology)
+            yield group, topology.levels[: topology.levels.index(group.topology.required) + 1]
+
+
+def tasks_in(group: TaskGroup, job: Job) -> list[Task]:
+    names = {leaf.name for leaf in leaves(group)}
+    return [task for task in job.tasks if task.group in names and task.state in COUNTED]
 
 
 def ledger_charges(cluster: Snapshot) -> dict[tuple[str, str], int]:

@@ -116,6 +116,7 @@ def planned_milli(case: Case) -> int:
     return sum(milli_of(job) for job in case.waiting if job.id in started)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_planner_gives_fewer_gpus_than_possible_in_at_most_two_of_a_hundred_cases(
     kind: str, capsys: pytest.CaptureFixture[str]

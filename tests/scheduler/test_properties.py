@@ -5,8 +5,10 @@ The judge is `tests.replay`, a simple bookkeeper that shares nothing with the sc
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable
+from typing import Final, TypeVar
 
+import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -23,32 +25,48 @@ from tests.builders import a_cluster, a_job, a_node
 from tests.conftest import EXAMPLES, LONG, LONG_FACTOR
 from tests.replay import COUNTED, counted, counted_firm, queue_charges, replay, satisfied, subgroups, tasks_by_leaf
 from tests.scheduler.judge import (
+    apart_rules,
+    carries,
     changed_jobs,
+    domain_of,
     leaf_queues,
     ledger_charges,
+    newly_placed,
     next_plain_chunk,
     one_node_for,
+    others_present,
+    required_groups,
     share_of,
     started_in,
     started_plain_gangs,
+    tasks_in,
+    together,
     touched,
     without,
 )
 from tests.strategies import clusters, histories, shuffled
 
 ALLOCATE: Final = replace(DEFAULT, steps=(Step.ALLOCATE,))
-THOROUGH: Final = settings(max_examples=2 * EXAMPLES * (LONG_FACTOR if LONG else 1))
+THOROUGH_FACTOR: Final = 3
+
+Test = TypeVar("Test", bound=Callable[..., None])
+
+
+def thorough(test: Test) -> Test:
+    """The promises most worth breaking are tried more often, outside the inner loop."""
+    examples = THOROUGH_FACTOR * EXAMPLES * (LONG_FACTOR if LONG else 1)
+    return pytest.mark.slow(settings(max_examples=examples)(test))
 
 
 # ------------------------------------------------------------------------------------------------------ capacity
 
 
-@THOROUGH
 @given(clusters())
 def test_no_device_is_booked_beyond_its_capacity_at_any_step(cluster: Snapshot) -> None:
     replay(schedule(cluster, ALLOCATE), cluster)
 
 
+@thorough
 @given(clusters(), st.sampled_from(NodePlacement))
 def test_no_placement_policy_books_a_device_beyond_its_capacity(cluster: Snapshot, placement: NodePlacement) -> None:
     replay(schedule(cluster, replace(ALLOCATE, node_placement=placement)), cluster)
@@ -63,10 +81,10 @@ def test_the_cycle_does_not_touch_the_snapshot_or_what_runs(cluster: Snapshot) -
 # --------------------------------------------------------------------------------------------------------- gangs
 
 
-@THOROUGH
+@thorough
 @given(clusters())
 def test_a_gang_starts_whole_or_not_at_all_in_every_group_of_its_tree(cluster: Snapshot) -> None:
-    for before, after in changed_jobs(cluster, schedule(cluster, ALLOCATE)):
+    for before, after in changed_jobs(cluster, replay(schedule(cluster, ALLOCATE), cluster)):
         tasks = tasks_by_leaf(after, lambda task: task.state in COUNTED)
         assert satisfied(after.group, tasks), f"{after.id} was started below its minimum"
         for group in subgroups(after.group):
@@ -78,12 +96,12 @@ def test_a_gang_starts_whole_or_not_at_all_in_every_group_of_its_tree(cluster: S
 def test_nothing_of_a_gang_starts_while_its_minimum_still_waits_for_a_place(cluster: Snapshot) -> None:
     plan = schedule(cluster, ALLOCATE)
     bound = {action.job for action in plan.actions if isinstance(action, Bind)}
-    for _, after in changed_jobs(cluster, plan):
+    for _, after in changed_jobs(cluster, replay(plan, cluster)):
         running = tasks_by_leaf(after, lambda task: task.state is TaskState.RUNNING)
         assert after.id not in bound or satisfied(after.group, running)
 
 
-@THOROUGH
+@thorough
 @given(clusters())
 def test_a_gang_that_fits_on_one_node_is_not_split(cluster: Snapshot) -> None:
     books = replay(schedule(cluster, ALLOCATE), cluster)
@@ -94,10 +112,48 @@ def test_a_gang_that_fits_on_one_node_is_not_split(cluster: Snapshot) -> None:
             assert one_node_for(job, without(books, job)) is None
 
 
+# -------------------------------------------------------------------------------------------------------- places
+
+
+@thorough
+@given(clusters())
+def test_a_group_that_requires_a_level_lies_in_one_domain_of_it(cluster: Snapshot) -> None:
+    books = replay(schedule(cluster, ALLOCATE), cluster)
+    for old, new in changed_jobs(cluster, books):
+        for group, levels in required_groups(cluster, new):
+            added = {domain_of(books, task, levels) for task in tasks_in(group, new) if task not in old.tasks}
+            already = {domain_of(books, task, levels) for task in tasks_in(group, old)}
+            assert None not in added
+            assert added <= already if already else len(added) <= 1
+
+
+@thorough
+@given(clusters())
+def test_tasks_that_must_be_apart_never_meet(cluster: Snapshot) -> None:
+    books = replay(schedule(cluster, ALLOCATE), cluster)
+    for job, task in newly_placed(cluster, books):
+        for other_job, other in others_present(books, task):
+            met = [rule for rule in apart_rules(task) if carries(other_job, rule)]
+            met += [rule for rule in apart_rules(other) if carries(job, rule)]
+            assert not any(together(books, task, other, rule.level) for rule in met)
+
+
+@given(clusters())
+def test_a_task_that_must_be_near_others_is(cluster: Snapshot) -> None:
+    books = replay(schedule(cluster, ALLOCATE), cluster)
+    for job, task in newly_placed(cluster, books):
+        for rule in task.request.where.neighbours:
+            found = any(
+                carries(o, rule) and together(books, task, t, rule.level) for o, t in others_present(books, task)
+            )
+            # The first of its kind may start a domain.
+            assert found or rule.apart or carries(job, rule)
+
+
 # -------------------------------------------------------------------------------------------------------- queues
 
 
-@THOROUGH
+@thorough
 @given(clusters())
 def test_no_queue_is_taken_over_its_limit_at_any_level(cluster: Snapshot) -> None:
     books = replay(schedule(cluster, ALLOCATE), cluster)
@@ -107,7 +163,7 @@ def test_no_queue_is_taken_over_its_limit_at_any_level(cluster: Snapshot) -> Non
         assert limit is None or after[queue][resource] <= limit, f"{queue} holds too much {resource}"
 
 
-@THOROUGH
+@thorough
 @given(clusters())
 def test_what_may_not_be_preempted_stays_within_the_quota_at_every_level(cluster: Snapshot) -> None:
     books = replay(schedule(cluster, ALLOCATE), cluster)
@@ -120,7 +176,7 @@ def test_what_may_not_be_preempted_stays_within_the_quota_at_every_level(cluster
 # -------------------------------------------------------------------------------------------------- conservation
 
 
-@THOROUGH
+@thorough
 @given(clusters())
 def test_no_job_waits_while_an_idle_place_it_may_use_would_hold_it(cluster: Snapshot) -> None:
     books = replay(schedule(cluster, ALLOCATE), cluster)
@@ -171,7 +227,7 @@ def test_queues_are_charged_for_exactly_what_runs_and_what_the_plan_starts(clust
         assert amount == expected[queue][resource]
 
 
-@THOROUGH
+@thorough
 @given(st.data())
 def test_a_followed_ledger_equals_a_fresh_one(data: st.DataObject) -> None:
     before = data.draw(clusters())
@@ -211,7 +267,7 @@ def test_a_plan_holds_on_the_snapshot_it_was_made_for(cluster: Snapshot) -> None
     assert [verdict.why for verdict in verify(plan, cluster) if not verdict.holds] == []
 
 
-@THOROUGH
+@thorough
 @given(st.data())
 def test_what_still_holds_of_an_old_plan_overbooks_nothing(data: st.DataObject) -> None:
     before = data.draw(clusters())
