@@ -1,6 +1,8 @@
 """The rules of a tree of queues; the words and places of the messages are in tests/files/malformed."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gpuyard.errors import QueueTreeError, Where
 from gpuyard.model.quantities import GPU, MAX_QUANTITY, MILLI
@@ -103,3 +105,30 @@ def test_an_error_of_the_tree_shows_all_its_problems() -> None:
     error = QueueTreeError(found)
     assert error.what == "2 problems in the tree of queues"
     assert str(error).count("queue") >= 2
+
+
+names = st.sampled_from("abcdef")
+
+
+@given(st.lists(st.tuples(names, st.none() | names, st.none() | st.integers(-2, 9), st.booleans()), max_size=12))
+def test_any_tree_is_judged_and_a_sound_one_has_a_way_to_its_root(
+    drawn: list[tuple[str, str | None, int | None, bool]],
+) -> None:
+    queues = [queue(name, gpus, parent=parent, overcommit=free) for name, parent, gpus, free in drawn]
+    if not problems(*queues):
+        parents = {entry.name: entry.parent for entry in queues}
+        assert all(reaches_root(entry.name, parents) for entry in queues)
+
+
+def reaches_root(name: str, parents: dict[str, str | None]) -> bool:
+    for _ in range(len(parents)):
+        above = parents[name]
+        if above is None:
+            return True
+        name = above
+    return False
+
+
+def test_a_long_chain_is_judged_at_once() -> None:
+    chain = [queue(f"q{i}", parent=f"q{(i + 1) % MAX_QUEUES}") for i in range(MAX_QUEUES)]
+    assert len(problems(*chain)) == 1

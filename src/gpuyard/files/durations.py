@@ -25,13 +25,3 @@ def duration_ms(text: str, what: str = "duration") -> int:
     if total > MAX_DURATION_MS:
         raise QuantityError(f"{what} {text} is longer than ten years", fix="check its unit")
     return total
-
-
-def format_duration(duration: int) -> str:
-    """`5400000` → `1h30m`; nothing is `0s`."""
-    parts = []
-    for unit, size in _UNITS_MS.items():
-        count, duration = divmod(duration, size)
-        if count:
-            parts.append(f"{count}{unit}")
-    return "".join(parts) or "0s"

@@ -281,10 +281,6 @@ class ClusterFileSpec(_Fields):
     policy: Annotated[Policy | None, says("How the cluster is run; the shipped default unless given.")] = None
 
 
-class JobFileSpec(JobSpec, kw_only=True):
-    """One job to plan."""
-
-
 class JobListSpec(_Fields, kw_only=True):
     """Several jobs to plan."""
 

@@ -95,7 +95,7 @@ def _locator(entries: list[_Entry]) -> Callable[[int, str, str], Where | None]:
     def locate(position: int, field: str, resource: str) -> Where | None:
         place = entries[position].place
         found = place.at(*_steps(resource), field) if field else place
-        return place.where_key if found == place else found.where
+        return place.where_key if found is place else found.where
 
     return locate
 

@@ -112,6 +112,7 @@ def _check_jobs(spec: ExpectSpec, place: Place, snapshot: Snapshot) -> None:
     """Each job named is there, once among those that come and once among those that go."""
     known = {job.id for job in snapshot.jobs}
     running = {job.id for job in snapshot.jobs if any(_holds_place(task.state) for task in job.tasks)}
+    _check_beneficiaries(spec, place, known)
     for field in ExpectSpec.__struct_fields__:
         for job in getattr(spec, field) or {}:
             here = place.at(field, job)
@@ -120,6 +121,13 @@ def _check_jobs(spec: ExpectSpec, place: Place, snapshot: Snapshot) -> None:
             if field in ("moved", "evicted") and job not in running:
                 where, fix = here.where_key, "only running jobs can be moved or evicted"
                 raise InputError(f'job "{job}" does not run, so it cannot be {field}', where=where, fix=fix)
+
+
+def _check_beneficiaries(spec: ExpectSpec, place: Place, known: set[str]) -> None:
+    for job, wanted in (spec.evicted or {}).items():
+        named = wanted.beneficiary if isinstance(wanted, EvictedSpec) else None
+        if named is not None and named not in known:
+            raise _unknown(f'there is no job "{named}"', named, known, place.at("evicted", job, "beneficiary"))
 
 
 def _holds_place(state: TaskState) -> bool:

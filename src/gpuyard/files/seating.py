@@ -134,17 +134,11 @@ class Desk:
         return f"held there by {', '.join(shown)}{more}" if shown else "nobody else holds any there"
 
     def _held(self, resource: str, request: Request, shares: list[DeviceShare]) -> int:
-        match resource:
-            case "":
-                return 1
-            case "gpu":
-                return Resources((), (self.node,)).of_task(request, shares, self.node)[GPU_AT]
-            case "cpu":
-                return request.cpu_milli
-            case "memory":
-                return request.memory_bytes
-            case _:
-                return dict(request.other).get(resource, 0)
+        """What one task has of a resource; '' counts tasks."""
+        if resource == GPU:
+            return Resources((), (self.node,)).of_task(request, shares, self.node)[GPU_AT]
+        named = {"": 1, CPU: request.cpu_milli, MEMORY: request.memory_bytes, **dict(request.other)}
+        return named.get(resource, 0)
 
     def _mask_of_models(self, request: Request) -> int:
         models = request.where.gpu_models

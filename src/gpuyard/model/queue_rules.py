@@ -58,26 +58,29 @@ def _missing_parents(queues: Sequence[Queue], locate: Locate) -> Iterator[InputE
 
 def _loops(queues: Sequence[Queue], locate: Locate) -> Iterator[InputError]:
     """One problem per loop, told from the queue of it that comes first."""
+    positions = {queue.name: position for position, queue in reversed(list(enumerate(queues)))}
+    for loop in _all_loops(queues):
+        first = min(range(len(loop)), key=lambda at: positions[loop[at]])
+        told = [*loop[first:], *loop[:first], loop[first]]
+        what = f'queue "{told[0]}" is above itself: {" → ".join(told)}'
+        yield InputError(what, where=locate(positions[told[0]], "parent", ""), fix="give one of them another parent")
+
+
+def _all_loops(queues: Sequence[Queue]) -> list[list[str]]:
+    """Each loop as the names from a queue up to itself. Every queue is walked over once, however long the chains."""
     parents = {queue.name: queue.parent for queue in queues}
-    told: set[str] = set()
-    for position, queue in enumerate(queues):
-        loop = _loop_through(queue.name, parents)
-        if loop and told.isdisjoint(loop):
-            told.update(loop)
-            what = f'queue "{queue.name}" is above itself: {" → ".join((*loop, queue.name))}'
-            yield InputError(what, where=locate(position, "parent", ""), fix="give one of them another parent")
-
-
-def _loop_through(name: str, parents: dict[str, str | None]) -> list[str]:
-    """The names from a queue up to itself; empty where it is on no loop."""
-    path = [name]
-    seen = {name}
-    above = parents.get(name)
-    while above is not None and above not in seen:
-        path.append(above)
-        seen.add(above)
-        above = parents.get(above)
-    return path if above == name else []
+    walked: dict[str, int] = {}
+    loops = []
+    for walk, queue in enumerate(queues):
+        path: list[str] = []
+        name: str | None = queue.name
+        while name is not None and name not in walked:
+            walked[name] = walk
+            path.append(name)
+            name = parents.get(name)
+        if name is not None and walked[name] == walk and name in path:
+            loops.append(path[path.index(name) :])
+    return loops
 
 
 def _too_deep(queues: Sequence[Queue], locate: Locate) -> Iterator[InputError]:
@@ -118,8 +121,10 @@ def _overcommitted(queues: Sequence[Queue], locate: Locate) -> Iterator[InputErr
     children: defaultdict[str | None, list[tuple[int, Queue]]] = defaultdict(list)
     for position, queue in enumerate(queues):
         children[queue.parent].append((position, queue))
+    looped = {name for loop in _all_loops(queues) for name in loop}
     for position, parent in enumerate(queues):
-        if parent.overcommit:
+        # On a loop "above" and "below" mean nothing; that there is one is told already.
+        if parent.overcommit or parent.name in looped:
             continue
         for share in parent.shares:
             yield from _overcommitted_share(position, parent, share, children[parent.name], locate)

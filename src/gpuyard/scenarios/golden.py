@@ -225,17 +225,15 @@ def _shortfall_milli(queue: str, outcome: Outcome) -> int:
 
 def _unexpected(expected: Expectation, outcome: Outcome) -> Iterator[str]:
     """What happens to jobs without being expected."""
+    # A job that was expected to wait and gets a place is told there.
     coming = {places.job for places in (*expected.placed, *expected.started, *expected.promised)}
+    coming |= {wait.job for wait in expected.waiting}
     moving = {places.job for places in expected.moved}
     going = {eviction.job for eviction in expected.evicted}
-    told: set[tuple[str, type]] = set()
-    for action in outcome.plan.actions:
-        allowed = {Bind: coming, Promise: coming | moving, Move: moving, Evict: going}.get(type(action), set())
-        waits = {wait.job for wait in expected.waiting}
-        if action.job in allowed or action.job in waits or (action.job, type(action)) in told:
-            continue
-        told.add((action.job, type(action)))
-        yield f"{action.job}: not mentioned, but it {_became(action.job, outcome)}"
+    expected_of = {Bind: coming, Promise: coming | moving, Move: moving, Evict: going}
+    surprising = [action.job for action in outcome.plan.actions if action.job not in expected_of.get(type(action), ())]
+    for job in dict.fromkeys(surprising):
+        yield f"{job}: not mentioned, but it {_became(job, outcome)}"
 
 
 def _became(job: str, outcome: Outcome) -> str:
