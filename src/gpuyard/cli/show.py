@@ -22,8 +22,8 @@ from gpuyard.model.text import reason_text, waiting_text
 from gpuyard.scheduler.resources import GPU_AT, Resources
 
 PIPED_WIDTH: Final = 120
-CELL: Final = 9
-"""Characters of one GPU in the picture: eight of them and a node name fit on eighty columns."""
+CELL: Final = 8
+"""Characters of one GPU in the picture: eight of them and a short node name fit on eighty columns."""
 
 HOLDING: Final = frozenset({TaskState.RUNNING, TaskState.FREEING, TaskState.STUCK})
 _COLOURS: Final = ("cyan", "green", "magenta", "yellow", "blue", "red", "bright_cyan", "bright_green")
@@ -136,7 +136,9 @@ def show_cluster(out: Console, snapshot: Snapshot) -> None:
     holders = _holders(snapshot.jobs)
     styles = {job.id: _COLOURS[at % len(_COLOURS)] for at, job in enumerate(snapshot.jobs)}
     width = max((len(node.devices) for node in snapshot.nodes), default=0)
-    picture = table("NODE", *(f"GPU {index}" for index in range(width)))
+    picture = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    for heading in ("NODE", *(f"GPU {index}" for index in range(width))):
+        picture.add_column(heading, header_style="bold", no_wrap=True)
     for node in snapshot.nodes:
         cells = [_cell(node, index, holders.get((node.name, index), []), styles) for index in range(len(node.devices))]
         picture.add_row(Text(node.name), *cells)
@@ -158,7 +160,7 @@ def _cell(node: Node, device: int, holders: list[str], styles: dict[str, str]) -
     if not holders:
         return Text("·" if node.devices[device].healthy else "broken", style="dim")
     more = f"+{len(holders) - 1}" if len(holders) > 1 else ""
-    name = holders[0][: CELL - 1 - len(more)]
+    name = holders[0][: CELL - len(more)]
     return Text(name + more, style=styles[holders[0]])
 
 
