@@ -15,6 +15,7 @@ from gpuyard.model.reasons import Holding, Reason, Token
 from gpuyard.scheduler.columns import Bools
 from gpuyard.scheduler.draft import Draft
 from gpuyard.scheduler.gang import Chunk
+from gpuyard.scheduler.headroom import blockers
 from gpuyard.scheduler.jobbook import Waiter
 from gpuyard.scheduler.nodestate import NodeFrame, NodeState
 from gpuyard.scheduler.shapes import Shape
@@ -42,7 +43,21 @@ def why_it_does_not_fit(draft: Draft, waiter: Waiter) -> tuple[Reason, ...]:
     domain = _no_domain(draft, waiter.chunk)
     if domain is not None:
         return (*short, domain)
-    return short or (_fragmented(draft, waiter, largest, allowed),)
+    return short or _over_model_limits(draft, waiter) or (_fragmented(draft, waiter, largest, allowed),)
+
+
+def _over_model_limits(draft: Draft, waiter: Waiter) -> tuple[Reason, ...]:
+    """Bounds on single GPU models that the chunk would break, were it all placed on that model."""
+    resources = draft.queues.resources
+    if not waiter.at_least[0]:
+        return ()
+    reasons: list[Reason] = []
+    for model in draft.eligibility.models:
+        if model in resources.by_model:
+            amounts = list(resources.zero)
+            amounts[resources.by_model[model]] = waiter.at_least[0]
+            reasons += blockers(draft.queues, waiter.leaf, tuple(amounts), waiter.firm)
+    return tuple(reasons)
 
 
 def _reserved(draft: Draft, shape: Shape) -> Reason | None:

@@ -14,7 +14,7 @@ from gpuyard.model.jobs import DeviceShare, Task
 from gpuyard.model.plan import Action, Bind, Plan, Promise, Waiting
 from gpuyard.model.reasons import Reason, Token
 from gpuyard.policies.fragmentation import Gradient, typical_tasks
-from gpuyard.policies.policy import NodePlacement, Policy
+from gpuyard.policies.policy import DevicePlacement, NodePlacement, Policy
 from gpuyard.scheduler.fit import FitTable
 from gpuyard.scheduler.nodebook import Undo
 from gpuyard.scheduler.resources import Amounts
@@ -62,10 +62,18 @@ class Draft:
         self.rearrange_steps_left = policy.rearrange_steps
         self._plain = not self.queues.resources.by_model
 
-    def put(self, waiter: Waiter, task: Task, shape: Shape, position: int, waits: bool) -> Placed:
-        """Give a task a place it fits on, and charge its queue."""
+    def put(
+        self,
+        waiter: Waiter,
+        task: Task,
+        shape: Shape,
+        position: int,
+        waits: bool,
+        way: DevicePlacement | None = None,
+    ) -> Placed:
+        """Give a task a place it fits on, and charge its queue. `way` may overrule how its devices are chosen."""
         placed = Placed(waiter, task, shape, position, waits)
-        placed.shares = self.fit.shares(shape, position, waits)
+        placed.shares = self.fit.shares(shape, position, waits, way or self.policy.device_placement)
         self.book(placed)
         return placed
 

@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from gpuyard.errors import LedgerError
-from gpuyard.model.jobs import DeviceShare
+from gpuyard.model.jobs import DeviceShare, Request
 from gpuyard.model.quantities import MILLI
 from gpuyard.policies.fragmentation import Gradient
 from gpuyard.policies.placement import FAR, SCORES
@@ -131,7 +131,7 @@ class FitTable:
         state = (self._nodes.now[position],)
         return view.eligible[position] and self._joins(shape, position, state, view.masks[position]) is not None
 
-    def shares(self, shape: Shape, position: int, waits: bool) -> tuple[DeviceShare, ...]:
+    def shares(self, shape: Shape, position: int, waits: bool, way: DevicePlacement) -> tuple[DeviceShare, ...]:
         """The devices one task of this shape gets on a node it fits on."""
         frame, mask = self._nodes.frames[position], self._view(shape).masks[position]
         states = (self._nodes.later[position],) if waits else self._states(position)
@@ -139,8 +139,10 @@ class FitTable:
             return devices.whole(shape.request.devices, frame, states, mask)
         if self._gradient is not None and shape.shared and shape.request.devices == 1:
             device = self._gradient_at(shape, position, states[0])[1]
-            mask = 1 << device if device >= 0 else mask
-        chosen = devices.choose(shape.request, frame, states, mask, self._policy.device_placement)
+            chosen = devices.choose(shape.request, frame, states, 1 << device, way) if device >= 0 else None
+            if chosen is not None:
+                return chosen
+        chosen = devices.choose(shape.request, frame, states, mask, way)
         if chosen is None:
             raise LedgerError(f"{frame.node.name} was scored as fitting but has no devices for {shape.request}")
         return chosen
@@ -149,7 +151,9 @@ class FitTable:
         """The gradient's score of a node, and for a part of a GPU the device it would choose."""
         frame, request = self._nodes.frames[position], shape.request
         mask = self._view(shape).masks[position]
-        left = [_left_milli(state, device) if mask >> device & 1 else 0 for device in range(len(frame.devices))]
+        left = [
+            _left_milli(state, device, request) if mask >> device & 1 else 0 for device in range(len(frame.devices))
+        ]
         model = frame.devices[0].model if frame.devices else ""
         gradient = self._gradient
         assert gradient is not None
@@ -244,9 +248,12 @@ class FitTable:
         return enough
 
 
-def _left_milli(state: NodeState, device: int) -> int:
+def _left_milli(state: NodeState, device: int, request: Request) -> int:
+    """What is left of a device for tasks that share as this one does."""
     part = state.parts.get(device)
-    return part.milli if part is not None else MILLI * (state.free >> device & 1)
+    if part is None:
+        return MILLI * (state.free >> device & 1)
+    return part.milli if part.sharing is request.sharing or request.whole else 0
 
 
 def has_room(shape: Shape, state: NodeState) -> bool:

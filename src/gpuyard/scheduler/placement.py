@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from gpuyard.model.jobs import Neighbour, Task, TaskGroup, TopologyRule
-from gpuyard.policies.policy import NodePlacement
+from gpuyard.policies.policy import DevicePlacement, NodePlacement
 from gpuyard.scheduler.columns import Bools
 from gpuyard.scheduler.draft import Draft
 from gpuyard.scheduler.fit import NO_FIT, SHARED_FIRST
@@ -237,7 +237,7 @@ class Placer:
             return False
         first = shapes[0]
         assert first is not None
-        if all(shape is first for shape in shapes) and not first.shared and not first.request.mig:
+        if self._counts_as_one(first) and all(shape is first for shape in shapes):
             together = self.draft.shapes.several(first, len(tasks))
             position = self.draft.fit.best(together, self._allowed(tasks[0], first, among))
             if position < 0:
@@ -246,18 +246,30 @@ class Placer:
                 self.draft.put(self.waiter, task, first, position, waits=False)
             return True
         mark = self.draft.mark()
+        several_parts = any(task.request.devices > 1 and task.request.shared for task in tasks)
+        # Tasks that each share several GPUs may only fit woven over them, which packing them tightly misses.
+        ways = tuple(DevicePlacement) if several_parts else (self.draft.policy.device_placement,)
         for position in self._roomy_nodes(tasks, among):
-            if self._all_on(tasks, position):
-                return True
-            self.draft.rollback(mark)
+            for way in ways:
+                if self._all_on(tasks, position, way):
+                    return True
+                self.draft.rollback(mark)
         return False
 
-    def _all_on(self, tasks: tuple[Task, ...], position: int) -> bool:
+    def _counts_as_one(self, shape: Shape) -> bool:
+        """Whether several such tasks on a node are just one that asks for more: nothing binds them one by one."""
+        whole = not shape.shared and not shape.request.mig
+        return whole and not self.draft.shapes.any_neighbours and not self.draft.queues.resources.by_model
+
+    def _all_on(self, tasks: tuple[Task, ...], position: int, way: DevicePlacement) -> bool:
         for task in tasks:
             shape = self._shape(task)
             if shape is None or self.draft.fit.at(shape, position) >= NO_FIT:
                 return False
-            self.draft.put(self.waiter, task, shape, position, waits=False)
+            allowed = self._allowed(task, shape, None)
+            if allowed is not None and not allowed[position]:
+                return False
+            self.draft.put(self.waiter, task, shape, position, waits=False, way=way)
         return True
 
     def _roomy_nodes(self, tasks: tuple[Task, ...], among: Bools | None) -> list[int]:
