@@ -55,7 +55,8 @@ Test = TypeVar("Test", bound=Callable[..., None])
 def thorough(test: Test) -> Test:
     """The promises most worth breaking are tried more often, outside the inner loop."""
     examples = THOROUGH_FACTOR * EXAMPLES * (LONG_FACTOR if LONG else 1)
-    return pytest.mark.slow(settings(max_examples=examples)(test))
+    marked: Test = pytest.mark.slow(settings(max_examples=examples)(test))
+    return marked
 
 
 # ------------------------------------------------------------------------------------------------------ capacity
@@ -206,6 +207,18 @@ def test_every_job_that_waits_has_a_reason_and_is_listed_once(cluster: Snapshot)
 def test_the_same_facts_in_any_order_give_the_same_plan(data: st.DataObject) -> None:
     cluster = data.draw(clusters())
     assert schedule(data.draw(shuffled(cluster)), ALLOCATE) == schedule(cluster, ALLOCATE)
+
+
+def test_the_same_snapshot_gives_the_same_plan_wherever_its_parts_lie_in_memory() -> None:
+    """Two roles cost the same; which of them explains the wait must not hang on the address of an object."""
+    busy = a_job("left").fraction("0.5").on("n", 0), a_job("right").fraction("0.5").on("n", 1)
+    roles = a_job("pair").gpus(1).role("whole", 1).gpu_memory(80_000).role("memory", 1)
+    cluster = a_cluster().having(a_node("n").gpus(3)).jobs(*busy, roles).snapshot()
+    first = schedule(cluster, ALLOCATE)
+    clutter = []
+    for size in range(100):
+        assert schedule(cluster, ALLOCATE) == first
+        clutter.append([bytearray(50 + size % 64) for _ in range(size % 17)])
 
 
 @given(st.permutations(["a", "b", "c", "node-10", "node-2"]), st.integers(1, 4))
