@@ -136,7 +136,22 @@ def test_a_queue_in_all_its_details(long_form: ClusterFile) -> None:
     assert queue(long_form, "product").preempt_min_runtime_ms == 5_400_000
     assert queue(long_form, "product").share("gpu").limit is None
     assert queue(long_form, "research").overcommit
-    assert long_form.snapshot.usage == (QueueUsage("vision", "gpu", 250_000),)
+    assert long_form.snapshot.usage == (
+        QueueUsage("research", "gpu", 250_000),
+        QueueUsage("vision", "gpu", 250_000),
+    )
+
+
+def test_past_use_is_exact_and_adds_up_over_the_tree(tmp_path: Path) -> None:
+    text = "queues: {top: {children: {mid: {used: 40%, children: {a: {used: 0.0001%}, b: }}, c: {used: 12.5%}}}}"
+    usage = {entry.queue: entry.usage_ppm for entry in written(tmp_path, text).snapshot.usage}
+    assert usage == {"top": 525_000, "mid": 400_000, "a": 1, "c": 125_000}
+
+
+def test_a_resource_may_have_its_own_priority(tmp_path: Path) -> None:
+    cluster = written(tmp_path, "queues: {a: {quota: 1, priority: 7, cpu: {quota: 2, priority: 9}, memory: 1Gi}}")
+    a = queue(cluster, "a")
+    assert (a.priority, a.share("cpu").priority, a.share("memory").priority) == (7, 9, None)
 
 
 # -------------------------------------------------------------------------------------------------------------- jobs

@@ -19,11 +19,13 @@ from gpuyard.policies.policy import Policy
 NAME_PATTERN: Final = r"^[^\s/\x00-\x1f\x7f-\x9f]{1,253}$"
 TAINT_PATTERN: Final = r"^[^\s=]+(=[^\s=]*)?$"
 MIG_PATTERN: Final = r"^[1-7]g\.[0-9]{1,4}gb(\+[a-z.]+)?$"
+PERCENT_PATTERN: Final = r"^[0-9]{1,9}(\.[0-9]{1,4})?%$"
 
 PATTERN_WORDS: Final = {
     NAME_PATTERN: "a name without blanks or slashes, at most 253 long",
     TAINT_PATTERN: "a taint written as key or key=value",
     MIG_PATTERN: "a MIG profile such as 1g.10gb",
+    PERCENT_PATTERN: "a percentage such as 40% or 12.5%",
     DURATION_PATTERN: "a duration such as 90s, 10m or 1h30m",
 }
 """How an error message calls a text of that form."""
@@ -34,6 +36,7 @@ Name = Annotated[str, Meta(extra_json_schema={"pattern": NAME_PATTERN})]
 Duration = Annotated[str, Meta(extra_json_schema={"pattern": DURATION_PATTERN}, examples=["90s", "10m", "1h30m"])]
 MigProfile = Annotated[str, Meta(extra_json_schema={"pattern": MIG_PATTERN}, examples=["1g.10gb"])]
 Taint = Annotated[str, Meta(extra_json_schema={"pattern": TAINT_PATTERN}, examples=["dedicated=infra"])]
+Percent = Annotated[str, Meta(extra_json_schema={"pattern": PERCENT_PATTERN}, examples=["40%", "12.5%"])]
 Count = Annotated[int, Meta(ge=0)]
 Positive = Annotated[int, Meta(ge=1)]
 Amount = int | float | str
@@ -106,6 +109,9 @@ class RationSpec(_Fields):
     quota: Annotated[Amount | None, says("What it is owed; as much as it asks for unless given.")] = None
     limit: Annotated[Amount | None, says("What it may hold at most; unlimited unless given.")] = None
     weight: Annotated[Amount | None, says("Its part of what is left over; 1 unless given.")] = None
+    priority: Annotated[int | None, says("Who gets what is left over of it first; the queue's own unless given.")] = (
+        None
+    )
 
 
 Ration = RationSpec | Amount
@@ -129,7 +135,10 @@ class QueueSpec(_Fields):
     reclaim_min_runtime: Annotated[Duration | None, says("Jobs younger are not reclaimed.")] = None
     preempt_min_runtime: Annotated[Duration | None, says("Jobs younger are not preempted.")] = None
     overcommit: Annotated[bool | None, says("True: the quotas of its children may add up to more than its own.")] = None
-    usage: Annotated[Amount | None, says("Past use, as a part of all GPUs (0 to 1).", 0.25)] = None
+    used: Annotated[
+        Percent | None,
+        says("Past use, of all GPUs; for a parent the sum of its children unless given. It lowers its part.", "40%"),
+    ] = None
 
 
 QueuesSpec = dict[Name, QueueSpec | Amount | None]

@@ -7,6 +7,7 @@ here nesting, short forms and defaults are written out. Invariant: what is retur
 from __future__ import annotations
 
 from collections.abc import Callable
+from decimal import Decimal
 from typing import Final
 
 import msgspec
@@ -28,6 +29,7 @@ from gpuyard.model.queues import (
 
 UNLIMITED: Final = "unlimited"
 DEFAULT_QUEUE: Final = "default"
+PPM: Final = 10**6
 
 Convert = Callable[[Amount, str], int]
 
@@ -62,8 +64,7 @@ def read_queues(spec: ClusterFileSpec, place: Place) -> QueueTree:
     problems = validate_queues(queues, _locator(entries))
     if problems:
         raise QueueTreeError(tuple(sorted(problems, key=_line)))
-    usage = [QueueUsage(entry.name, GPU, _usage_ppm(entry)) for entry in entries if entry.spec.usage is not None]
-    return QueueTree(queues, tuple(usage))
+    return QueueTree(queues, _past_use(entries))
 
 
 def _line(problem: InputError) -> tuple[int, int]:
@@ -148,6 +149,7 @@ def _share(resource: str, ration: RationSpec | Amount, convert: Convert, place: 
         quota=_amount(spec.quota, convert, place.at("quota"), "quota"),
         limit=_amount(spec.limit, convert, place.at("limit"), "limit"),
         weight_milli=weight,
+        priority=spec.priority,
     )
 
 
@@ -167,22 +169,11 @@ def _duration(text: str | None, place: Place) -> int | None:
     return None if text is None else place.read(duration_ms, text, "duration")
 
 
-def _usage_ppm(entry: _Entry) -> int:
-    place = entry.place.at("usage")
-    assert entry.spec.usage is not None
-    used = place.read(milli, entry.spec.usage, "usage")
-    if used > MILLI:
-        raise place.error(f"usage {entry.spec.usage} is more than the whole cluster", "write a part of 1, e.g. 0.25")
-    return used * MILLI
-
-
 def _with_sums(entries: list[_Entry]) -> tuple[Queue, ...]:
     """A queue that says no GPU quota is owed what its children are owed together: without children nothing."""
     queues = [_queue(entry, order) for order, entry in enumerate(entries)]
-    parents = {queue.name: queue.parent for queue in queues}
-    deepest_first = sorted(range(len(queues)), key=lambda at: -_depth(queues[at].name, parents))
     below: dict[str | None, int | None] = {}
-    for at in deepest_first:
+    for at in _deepest_first(entries):
         queue = queues[at]
         if entries[at].spec.quota is None:
             queue = queues[at] = _owing(queue, below.get(queue.name, 0))
@@ -199,9 +190,50 @@ def _sum(a: int | None, b: int | None) -> int | None:
     return None if a is None or b is None else a + b
 
 
+def _deepest_first(entries: list[_Entry]) -> list[int]:
+    """Positions of all queues, children before their parents."""
+    parents = {entry.name: entry.parent for entry in entries}
+    return sorted(range(len(entries)), key=lambda at: -_depth(entries[at].name, parents))
+
+
 def _depth(name: str, parents: dict[str, str | None]) -> int:
     """How far below its root a queue lies. A loop ends the count; the rules of the tree will name it."""
     depth, above = 0, parents[name]
     while above is not None and depth <= MAX_QUEUE_DEPTH:
         depth, above = depth + 1, parents.get(above)
     return depth
+
+
+# ----------------------------------------------------------------------------------------------------------- past use
+
+
+def _past_use(entries: list[_Entry]) -> tuple[QueueUsage, ...]:
+    """What each queue has used of all GPUs. One that does not say has used what the queues below it have."""
+    used: dict[str, int] = {}
+    below: dict[str | None, int] = {}
+    for at in _deepest_first(entries):
+        entry = entries[at]
+        used[entry.name] = _used_ppm(entry, below.get(entry.name, 0))
+        below[entry.parent] = below.get(entry.parent, 0) + used[entry.name]
+    if below.get(None, 0) > PPM:
+        first = next(entry for entry in entries if used[entry.name])
+        what = f"the queues have used {_percent(below[None])} of the cluster together"
+        raise first.place.at("used").error(what, "lower them to 100% or less in all")
+    return tuple(QueueUsage(entry.name, GPU, used[entry.name]) for entry in entries if used[entry.name])
+
+
+def _used_ppm(entry: _Entry, below: int) -> int:
+    if entry.spec.used is None:
+        return below
+    place = entry.place.at("used")
+    used = int(Decimal(entry.spec.used.rstrip("%")) * PPM / 100)
+    if used > PPM:
+        raise place.error(f"used {entry.spec.used} is more than the whole cluster", "write a part of 100%, e.g. 40%")
+    if used < below:
+        what = f'queue "{entry.name}" has used {entry.spec.used}, the queues below it {_percent(below)}'
+        raise place.error(what, "raise it, or leave it out: then it is their sum")
+    return used
+
+
+def _percent(ppm: int) -> str:
+    return f"{(Decimal(ppm) * 100 / PPM).normalize():f}%"

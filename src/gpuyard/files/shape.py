@@ -33,6 +33,7 @@ _OTHER_WORDS: Final = {
     "project": "team",
     "node_selector": "selector",
     "deserved": "quota",
+    "usage": "used",
 }
 """What other schedulers call a field of ours."""
 
