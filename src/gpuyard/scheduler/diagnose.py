@@ -26,7 +26,7 @@ MAX_HOLDERS: Final = 3
 
 def why_it_does_not_fit(draft: Draft, waiter: Waiter) -> tuple[Reason, ...]:
     """The reasons of a waiter whose chunk could not be placed."""
-    shapes = sorted(set(waiter.shapes), key=lambda shape: shape.asked, reverse=True)
+    shapes = sorted(set(waiter.shapes), key=lambda shape: (shape.asked, -shape.id), reverse=True)
     for shape in shapes:
         never = _never(draft, shape)
         if never is not None:

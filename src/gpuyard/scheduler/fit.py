@@ -61,6 +61,7 @@ class FitTable:
         self._gpu_all = eligibility.gpu_all.tolist()
         self._cpu_all = eligibility.cpu_all.tolist()
         self._views: dict[int, _View] = {}
+        self._scratch: Bools = np.zeros(len(nodes.frames), dtype=np.bool_)
         self.packs_parts = policy.device_placement is DevicePlacement.PACK
 
     def scores(self, shape: Shape) -> Ints:
@@ -197,18 +198,20 @@ class FitTable:
         columns = self._nodes.columns
         columns.sync()
         request = shape.request
-        fits = self._eligibility.nodes(request.where) & (columns.slots >= shape.copies)
+        fits = columns.slots >= shape.copies
+        fits &= self._eligibility.nodes(request.where)
+        term = self._scratch
         if request.cpu_milli:
-            fits &= columns.cpu_milli >= request.cpu_milli
+            fits &= np.greater_equal(columns.cpu_milli, request.cpu_milli, out=term)
         if request.memory_bytes:
-            fits &= columns.memory_bytes >= request.memory_bytes
+            fits &= np.greater_equal(columns.memory_bytes, request.memory_bytes, out=term)
         if self._gradient is not None or shape.extra:
             return self._one_by_one(shape, fits)
         gpu = bool(request.devices)
         cpu_all, gpu_all = self._eligibility.cpu_all, self._eligibility.gpu_all
         raw: Ints = self._score(gpu, columns.gpu_milli, columns.cpu_milli, gpu_all, cpu_all)
         if shape.whole:
-            fits &= self._free_count(shape) >= request.devices
+            fits &= np.greater_equal(self._free_count(shape), request.devices, out=term)
         elif gpu:
             raw = raw.copy()
             fits &= self._fitting_parts(shape, raw)

@@ -46,10 +46,12 @@ class Waiter:
         self.gang = gang
         """Where the job stands; None for one that has not started and whose chunk is all there is."""
         self.firm = not job.preemptible
-        tasks = chunk.tasks if not chunk.children else tuple(chunk.all_tasks())
+        tasks = tuple(chunk.all_tasks()) if chunk.children else chunk.tasks
         self.more = gang is not None and sum(map(len, gang.waiting.values())) > len(tasks)
         """Whether tasks remain beyond this chunk."""
-        self.shapes = tuple([shapes.of(task.request) for task in tasks])
+        self.shapes = (
+            tuple([shapes.of(task.request) for task in tasks]) if len(tasks) > 1 else (shapes.of(tasks[0].request),)
+        )
         self.asked, self.at_least = _sums(self.shapes)
         self.rank: Rank = (-job.priority, stage, job.submitted_at_ms, job.id)
         self.signature = _signature(job, tasks, self.shapes, pristine=gang is None or not gang.active)
@@ -128,8 +130,8 @@ def _signature(job: Job, tasks: tuple[Task, ...], shapes: tuple[Shape, ...], pri
     """Equal for jobs whose chunks can only succeed or fail alike. A job that has started is like no other."""
     if not pristine:
         return job.id
-    if len(shapes) == 1 and job.group.topology is None and job.group.leaf:
-        return (shapes[0].id, job.labels) if job.labels else shapes[0].id
+    if len(shapes) == 1 and not job.labels and job.group.topology is None and job.group.leaf:
+        return shapes[0].id
     ids = tuple([shape.id for shape in shapes])
     if job.group.leaf:
         return ids, job.labels, job.spread, job.group.topology

@@ -148,7 +148,8 @@ class Ledger:
         self.lines = Lines()
         self._stranded: dict[str, Reason] = {}
         self._held_on_closed = resources.zero
-        self._plain = not resources.by_model
+        # Where single models are rationed, or nodes are closed, what a task counts hangs on where it lies.
+        self._plain = not resources.by_model and all(node.open for node in self._nodes.values())
         self._open_total = resources.zero
         for node in self._nodes.values():
             if node.open:
@@ -157,15 +158,21 @@ class Ledger:
         self.nodes.load_all()
 
     def _load_jobs(self) -> None:
-        """Enter all jobs. Most hold and ask the same as many others, so equal accounts are charged at once."""
+        """Enter all jobs. Most hold and ask the same as many others, so equal accounts are made and charged once."""
         waiters: list[Waiter] = []
         equal: dict[Account, int] = {}
+        alike: dict[tuple[object, ...], Account] = {}
         at, tasks_on = self.nodes.at, self.nodes.tasks_on
         for job in self.jobs.values():
             for task in job.tasks:
                 if task.node and task.state in PLACED and task.node in at:
                     tasks_on[at[task.node]].append((task, job))
-            account = self._account(job)
+            kind = self._kind(job)
+            account = alike.get(kind) if kind else None
+            if account is None:
+                account = self._account(job)
+                if kind:
+                    alike[kind] = account
             equal[account] = equal.get(account, 0) + 1
             waiter = self._waiter(job, account.leaf) if account.waits else None
             if waiter is not None:
@@ -197,6 +204,13 @@ class Ledger:
             self.neighbours.set(job, self.nodes.at)
         self.neighbours.loaded = True
 
+    def _kind(self, job: Job) -> tuple[object, ...]:
+        """Equal for jobs of one task whose accounts are equal; empty where that hangs on where the task lies."""
+        task = job.tasks[0] if len(job.tasks) == 1 else None
+        if task is None or not self._plain or task.request.gpu_memory_mib:
+            return ()
+        return job.queue, self.shapes.of(task.request).id, task.state, job.preemptible
+
     def _account(self, job: Job) -> Account:
         """What a job counts: its active tasks as held, its pending ones as asked."""
         zero = self.shapes.resources.zero
@@ -217,11 +231,9 @@ class Ledger:
 
     def _amounts(self, task: Task, position: int) -> Amounts:
         request = task.request
-        if self._plain and not request.gpu_memory_mib and (task.shares or not request.devices):
+        if not task.shares or (self._plain and not request.gpu_memory_mib):
             return self.shapes.of(request).asked
         node = self.nodes.frames[position].node if position >= 0 else None
-        if not task.shares:
-            return self.shapes.of(request).asked
         return self.shapes.resources.of_task(request, task.shares, node)
 
     def _charge(self, account: Account, count: int) -> None:

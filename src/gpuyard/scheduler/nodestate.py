@@ -103,12 +103,15 @@ class NodeState:
             self.mig,
             self.other,
         )
-        if request.devices or request.mig:
-            if not request.whole:
-                state.parts = dict(self.parts)
-                state.mig = dict(self.mig)
+        if request.mig or (request.devices and request.gpu_milli != MILLI):
+            state.parts = dict(self.parts)
+            state.mig = dict(self.mig)
             for share in shares:
                 state.take(share, request.sharing, frame)
+        elif request.devices:
+            for share in shares:
+                state.free &= ~(1 << share.device)
+                state.gpu_milli -= MILLI
         if request.other:
             state.other = dict(self.other)
             state.take_other(request)

@@ -88,14 +88,14 @@ class Turns:
 
     def _rank_path(self, leaf: int) -> None:
         """Rank a queue and its ancestors anew among their siblings."""
-        for at in self._queues.frames[leaf].path:
-            frame = self._queues.frames[at]
-            self._best[at] = self._leaf_best(at) if frame.leaf else self._inner_best(at)
-            self._version[at] += 1
-            best = self._best[at]
+        frames, version = self._queues.frames, self._version
+        for at in frames[leaf].path:
+            frame = frames[at]
+            best = self._best[at] = self._leaf_best(at) if frame.leaf else self._inner_best(at)
+            version[at] += 1
             if best is not None:
                 heap = self._children[frame.parent] if frame.parent >= 0 else self._roots
-                heappush(heap, (self._key(at, best), at, self._version[at]))
+                heappush(heap, (self._key(at, best), at, version[at]))
 
     def _leaf_best(self, at: int) -> Waiter | None:
         heads = self._heads[at]

@@ -31,6 +31,8 @@ class Placer:
 
     def __init__(self, draft: Draft) -> None:
         self.draft = draft
+        self._unruled = not draft.shapes.any_neighbours and not draft.queues.resources.by_model
+        """Nothing but the shape of a task says where it may go: no rules about others, no rationed models."""
         self._packs = draft.policy.node_placement is not NodePlacement.SPREAD
 
     def place(self, waiter: Waiter) -> bool:
@@ -40,7 +42,8 @@ class Placer:
         mark = self.draft.mark()
         chunk = waiter.chunk
         if len(chunk.tasks) == 1 and chunk.group.topology is None:
-            return self._task(chunk.tasks[0], None)
+            plain = self._unruled and not waiter.shapes[0].request.gpu_memory_mib and not waiter.job.spread
+            return self._put(chunk.tasks[0], waiter.shapes[0], None) if plain else self._task(chunk.tasks[0], None)
         if not self._group(chunk, None):
             self.draft.rollback(mark)
             return False
@@ -258,8 +261,7 @@ class Placer:
 
     def _counts_as_one(self, shape: Shape) -> bool:
         """Whether several such tasks on a node are just one that asks for more: nothing binds them one by one."""
-        whole = not shape.shared and not shape.request.mig
-        return whole and not self.draft.shapes.any_neighbours and not self.draft.queues.resources.by_model
+        return self._unruled and not shape.shared and not shape.request.mig
 
     def _all_on(self, tasks: tuple[Task, ...], position: int, way: DevicePlacement) -> bool:
         for task in tasks:

@@ -54,7 +54,7 @@ def rearrange(draft: Draft, waiter: Waiter) -> bool:
     """Place the waiter's chunk by moving what this cycle placed; False leaves the draft as it was."""
     if not 0 < len(draft.placed) <= MAX_PLACED or draft.rearrange_steps_left <= 0:
         return False
-    if not _plain(waiter) or not _enough_in_total(draft, waiter):
+    if draft.shapes.any_neighbours or not _plain(waiter) or not _enough_in_total(draft, waiter):
         return False
     if draft.policy.node_placement not in PACKING or draft.policy.device_placement is DevicePlacement.SPREAD:
         return False
@@ -133,10 +133,8 @@ class _Search:
 
 
 def _plain(waiter: Waiter) -> bool:
-    """Neither topology nor neighbours tie it to others."""
-    if waiter.chunk.children or waiter.chunk.group.topology is not None:
-        return False
-    return not any(shape.request.where.neighbours for shape in waiter.shapes)
+    """No topology ties it to others."""
+    return not waiter.chunk.children and waiter.chunk.group.topology is None
 
 
 def _movable(placed: Placed) -> bool:
