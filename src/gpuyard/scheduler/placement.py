@@ -235,14 +235,10 @@ class Placer:
 
     def _one_node(self, tasks: tuple[Task, ...], among: Bools | None) -> bool:
         """All tasks on the best node that takes them all, now; False leaves what was tried to the caller to undo."""
-        shapes = [self._shape(task) for task in tasks]
-        if any(shape is None for shape in shapes):
-            return False
-        first = shapes[0]
-        assert first is not None
-        if self._counts_as_one(first) and all(shape is first for shape in shapes):
-            together = self.draft.shapes.several(first, len(tasks))
-            position = self.draft.fit.best(together, self._allowed(tasks[0], first, among))
+        of = self.draft.shapes.of
+        first = of(tasks[0].request)
+        if self._counts_as_one(first) and all(of(task.request) is first for task in tasks):
+            position = self.draft.fit.best(self.draft.shapes.several(first, len(tasks)), among)
             if position < 0:
                 return False
             for task in tasks:

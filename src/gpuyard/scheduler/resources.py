@@ -6,6 +6,7 @@ GPUs, CPU and host memory always lead; then whatever further resource or GPU mod
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from operator import add
 from typing import Final
 
 from gpuyard.model.jobs import DeviceShare, Request
@@ -104,11 +105,7 @@ def memory_milli(memory_mib: int, device_memory_mib: int) -> int:
 
 
 def plus(a: Amounts, b: Amounts) -> Amounts:
-    return tuple([x + y for x, y in zip(a, b, strict=True)])
-
-
-def minus(a: Amounts, b: Amounts) -> Amounts:
-    return tuple([x - y for x, y in zip(a, b, strict=True)])
+    return tuple(map(add, a, b))
 
 
 def times(a: Amounts, factor: int) -> Amounts:
