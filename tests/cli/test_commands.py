@@ -11,7 +11,8 @@ from gpuyard import __version__
 from gpuyard.cli import main as entry
 from gpuyard.cli.main import BUG, USAGE, cli
 from gpuyard.cli.schema import KINDS as CLI_KINDS
-from gpuyard.files import KINDS, json_schema
+from gpuyard.cli.show import free_gpus
+from gpuyard.files import KINDS, json_schema, read_cluster
 
 FILES = Path(__file__).parents[1] / "files"
 EXAMPLE = Path(entry.__file__).parents[1] / "examples" / "cluster.yaml"
@@ -157,6 +158,28 @@ def test_a_cluster_without_jobs_has_nothing_to_do(tmp_path: Path) -> None:
     path = tmp_path / "cluster.yaml"
     path.write_text("nodes: 1\n", encoding="utf-8")
     assert run("plan", "--cluster", path).output == "Nothing to do: no job waits.\n"
+
+
+def test_a_job_that_wants_to_grow_is_told_apart_from_one_that_waits(tmp_path: Path) -> None:
+    path = tmp_path / "cluster.yaml"
+    path.write_text("cluster: {gpus: 2}\npending: [{job: e, tasks: 3, gang: 1}, {job: w}]\n", encoding="utf-8")
+    output = run("plan", "--cluster", path).output
+    assert "e (more tasks)" in output
+    assert output.splitlines()[-1] == "2 jobs start, 1 job waits for more tasks."
+
+
+def test_labels_cannot_steer_the_terminal(tmp_path: Path) -> None:
+    path = tmp_path / "cluster.yaml"
+    path.write_text('nodes: 1\npending: [{job: a, selector: {zone: "\\e[2J"}}]\n', encoding="utf-8")
+    output = run("plan", "--cluster", path).output
+    assert "no node matches" in output
+    assert "\x1b" not in output
+
+
+def test_a_broken_gpu_is_not_free(tmp_path: Path) -> None:
+    path = tmp_path / "cluster.yaml"
+    path.write_text("nodes: {n1: {gpus: 4, unhealthy: [3]}}\nrunning: [{job: a, gpus: 0.5}]\n", encoding="utf-8")
+    assert free_gpus(read_cluster(path).snapshot) == (2, 4)
 
 
 def test_names_are_shown_as_they_are(tmp_path: Path) -> None:

@@ -49,6 +49,38 @@ def test_a_closed_pipe_is_no_error() -> None:
     assert (result.stdout, result.stderr) == ('{\n  "$sche', "")
 
 
+def in_bash(script: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [f"'{part}'" for part in (*GPUYARD, *map(str, arguments))]
+    script = script.replace("GPUYARD", " ".join(command))
+    return subprocess.run(["bash", "-c", script], capture_output=True, text=True, encoding="utf-8", timeout=60)
+
+
+@pytest.mark.parametrize("arguments", [["demo"], ["schema", "scenario"], ["demo", "--yaml"]], ids=" ".join)
+def test_a_closed_pipe_ends_every_command_alike(arguments: list[str]) -> None:
+    # The sleep lets the reader be gone before the first word is written.
+    result = in_bash('{ sleep 0.3; GPUYARD; echo "ended with $?" >&2; } | true', *arguments)
+    assert result.stderr == "ended with 141\n"
+
+
+def test_a_full_disk_is_told() -> None:
+    result = in_bash("GPUYARD > /dev/full", "demo")
+    assert (result.returncode, result.stderr) == (
+        74,
+        "error: the output cannot be written: No space left on device\n",
+    )
+
+
+def test_a_closed_output_is_no_error() -> None:
+    result = in_bash("GPUYARD >&-", "demo")
+    assert (result.returncode, result.stderr) == (0, "")
+
+
+def test_a_cluster_may_come_through_a_pipe() -> None:
+    result = in_bash("echo 'pending: [{job: a}]' | GPUYARD", "plan", "--cluster", "-")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout.endswith("1 job starts.\n")
+
+
 def test_a_terminal_without_unicode_is_served() -> None:
     result = run("demo", PYTHONIOENCODING="ascii")
     assert result.returncode == 0

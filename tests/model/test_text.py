@@ -5,7 +5,7 @@ import pytest
 from gpuyard.model.jobs import DeviceShare
 from gpuyard.model.plan import Action, Bind, Evict, Move, Promise, Resize
 from gpuyard.model.reasons import Holding, Reason, Token
-from gpuyard.model.text import action_text, amount_text, reason_text, waiting_text
+from gpuyard.model.text import CLUSTER, action_text, amount_text, reason_text, waiting_text
 
 FULL = {"resource": "gpu", "have": 5000, "need": 8000, "subject": "vision", "beneficiary": "late"}
 
@@ -44,8 +44,27 @@ def test_every_token_has_a_sentence(token: Token, fields: dict[str, str]) -> Non
         ),
         (
             Reason(Token.FRAGMENTED, "tasks", have=3, need=4),
-            "places for 4 tasks at once are needed, 3 can be had: "
-            "wait, allow moves (consolidation), or use smaller tasks",
+            "places for 4 tasks at once are needed, 3 can be had: wait, or use smaller tasks",
+        ),
+        (
+            Reason(Token.TOO_LARGE, "gpu", have=32_000, need=40_000, subject=CLUSTER, never=True),
+            "needs 40 GPUs together, the whole cluster has 32 it could use: waiting cannot help; "
+            "ask for fewer, or add nodes",
+        ),
+        (
+            Reason(Token.OVER_QUOTA, "gpu/H100", have=0, need=1000, subject="ads"),
+            'needs 1 H100 GPU, and queue "ads" is owed no more, while a job that cannot be preempted may not borrow: '
+            "make it preemptible, or raise the quota",
+        ),
+        (
+            Reason(Token.NO_DOMAIN, "gpu", have=5000, need=6000, subject="rack"),
+            'needs 6 GPUs in one place at level "rack", where at most 5 can be had: '
+            "prefer the level instead of requiring it, or ask for fewer",
+        ),
+        (
+            Reason(Token.NO_DOMAIN, "gpu", have=6000, need=6000, subject="rack", never=True),
+            'no single place at level "rack" has room for all of it: waiting cannot help; '
+            "prefer the level instead of requiring it, or ask for fewer",
         ),
         (
             Reason(Token.RECLAIMED, "gpu", have=8000, need=4000, subject="vision", beneficiary="job-17"),

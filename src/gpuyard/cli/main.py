@@ -1,7 +1,7 @@
 """The `gpuyard` command: its nouns, and how every error ends.
 
 Invariant: a person never sees a stack trace. What they did wrong is explained (exit code 2); what we did wrong is
-called a bug, with the trace only under GPUYARD_DEBUG=1 (exit code 70).
+called a bug, with the trace only under GPUYARD_DEBUG=1 (exit code 70); output that cannot be written ends with 74.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+from pathlib import Path
 from typing import Any, Final
 
 import click
@@ -19,9 +20,11 @@ from gpuyard.cli.plan import plan
 from gpuyard.cli.scenario import scenario
 from gpuyard.cli.schema import schema
 from gpuyard.errors import GpuyardError
+from gpuyard.model.text import printable
 
 USAGE: Final = 2
 BUG: Final = 70
+NOT_WRITTEN: Final = 74
 INTERRUPTED: Final = 130
 PIPE_CLOSED: Final = 141
 DEBUG: Final = "GPUYARD_DEBUG"
@@ -32,11 +35,22 @@ class Gpuyard(click.Group):
 
     def main(self, *args: Any, **extra: Any) -> Any:  # noqa: ANN401 - as click declares it
         extra["standalone_mode"] = False
+        if sys.stdout is None:
+            # Our caller has closed it, so nobody wants to read it.
+            sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - lives as long as the program
         for stream in (sys.stdout, sys.stderr):
             # A terminal that cannot show a character gets a question mark, not a crash.
             if hasattr(stream, "reconfigure"):
                 stream.reconfigure(errors="replace")
         sys.exit(self._exit_code(*args, **extra))
+
+    def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            # Click itself would end the program with 1, as if something had failed.
+            _drop_output()
+            ctx.exit(PIPE_CLOSED)
 
     def _exit_code(self, *args: Any, **extra: Any) -> int:  # noqa: ANN401
         try:
@@ -50,32 +64,32 @@ class Gpuyard(click.Group):
             click.echo("stopped", err=True)
             return INTERRUPTED
         except BrokenPipeError:
-            return _pipe_closed()
+            _drop_output()
+            return PIPE_CLOSED
         except GpuyardError as error:
-            click.echo(f"error: {_printable(str(error))}", err=True)
+            click.echo(f"error: {printable(str(error))}", err=True)
             return USAGE
+        except OSError as error:
+            # Whatever reads files turns their errors into ours, so this is about what we print.
+            _drop_output()
+            click.echo(f"error: the output cannot be written: {error.strerror or error}", err=True)
+            return NOT_WRITTEN
         except Exception as error:
             return _bug(error)
 
 
-def _pipe_closed() -> int:
-    """Whoever read our output has seen enough; Python must not try to write the rest when it ends."""
+def _drop_output() -> None:
+    """Nothing more can be written; Python must not try to write the rest when it ends."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return PIPE_CLOSED
 
 
 def _bug(error: Exception) -> int:
     if os.environ.get(DEBUG) == "1":
         traceback.print_exception(error)
-    what = _printable(f"{type(error).__name__}: {error}").splitlines()[0]
+    what = printable(f"{type(error).__name__}: {error}").splitlines()[0]
     click.echo(f"error: this is a bug in gpuyard {__version__} ({what})", err=True)
     click.echo(f"  please report it with your input and what {DEBUG}=1 prints", err=True)
     return BUG
-
-
-def _printable(text: str) -> str:
-    """A file's own words cannot steer the terminal."""
-    return "".join(char if char.isprintable() or char == "\n" else f"\\x{ord(char):02x}" for char in text)
 
 
 @click.group(

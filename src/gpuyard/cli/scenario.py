@@ -57,9 +57,11 @@ def _show_json(verdict: Verdict) -> None:
 
 
 def _show_lines(verdict: Verdict) -> None:
+    from gpuyard.model.text import printable
+
     click.echo(f"{'ok  ' if verdict.passed else 'FAIL'} {verdict.id}")
     for line in _indented((*verdict.outcome_mismatches, *verdict.node_mismatches)):
-        click.echo(line)
+        click.echo(printable(line))
 
 
 def _indented(mismatches: Iterable[str]) -> list[str]:

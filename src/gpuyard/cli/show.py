@@ -18,7 +18,7 @@ from gpuyard.model.plan import Action, Bind, Evict, Move, Plan, Promise, Resize
 from gpuyard.model.quantities import GPU, format_milli
 from gpuyard.model.queues import Queue
 from gpuyard.model.snapshot import Snapshot
-from gpuyard.model.text import reason_text, waiting_text
+from gpuyard.model.text import printable, reason_text, waiting_text
 from gpuyard.scheduler.resources import GPU_AT, Resources
 
 PIPED_WIDTH: Final = 120
@@ -30,10 +30,20 @@ _COLOURS: Final = ("cyan", "green", "magenta", "yellow", "blue", "red", "bright_
 _VERBS: Final[dict[type, str]] = {Bind: "start", Promise: "promise", Evict: "evict", Move: "move", Resize: "resize"}
 
 
+class Terminal(Console):
+    """Shows text as it is; a closed pipe ends the program the same way for every command."""
+
+    def __init__(self, width: int | None = None) -> None:
+        super().__init__(highlight=False, markup=False, emoji=False, width=width)
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
+
+
 def console() -> Console:
     """The terminal; wide enough when piped, and never with colour codes there."""
-    terminal = Console(highlight=False, markup=False, emoji=False)
-    return terminal if terminal.is_terminal else Console(highlight=False, markup=False, emoji=False, width=PIPED_WIDTH)
+    terminal = Terminal()
+    return terminal if terminal.is_terminal else Terminal(width=PIPED_WIDTH)
 
 
 def table(*headings: str) -> Table:
@@ -48,15 +58,16 @@ def table(*headings: str) -> Table:
 
 def show_plan(out: Console, plan: Plan, snapshot: Snapshot) -> None:
     """What happens, what waits, each with its reason, and a line that sums it up."""
+    begun = _begun(plan, snapshot)
     if plan.actions:
         out.print(_actions_table(plan.actions))
     if plan.actions and plan.waiting:
         out.print()
     if plan.waiting:
-        out.print(_waiting_table(plan))
+        out.print(_waiting_table(plan, begun))
     if plan.actions or plan.waiting:
         out.print()
-    out.print(Text(_summary(plan)))
+    out.print(Text(_summary(plan, begun)))
 
 
 def _actions_table(actions: Iterable[Action]) -> Table:
@@ -67,8 +78,13 @@ def _actions_table(actions: Iterable[Action]) -> Table:
         rows.setdefault(key, []).append(action)
     made = table("ACTION", "JOB", "TASKS", "WHERE", "WHY")
     for (verb, job, where, why), same in rows.items():
-        made.add_row(Text(verb), Text(job), Text(str(len(same))), Text(f"{where}{_devices(same)}"), Text(why))
+        cells = (verb, job, str(len(same)), f"{where}{_devices(same)}", why)
+        made.add_row(*map(_shown, cells))
     return made
+
+
+def _shown(words: str) -> Text:
+    return Text(printable(words))
 
 
 def _route(action: Action) -> str:
@@ -98,10 +114,17 @@ def _ranges(numbers: list[int]) -> str:
     return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
 
 
-def _waiting_table(plan: Plan) -> Table:
+def _begun(plan: Plan, snapshot: Snapshot) -> set[str]:
+    """Jobs that hold or get a place: if they wait, it is for more tasks."""
+    getting = {action.job for action in plan.actions if isinstance(action, Bind | Promise)}
+    return getting | {job.id for job in snapshot.jobs if not _waits(job)}
+
+
+def _waiting_table(plan: Plan, begun: set[str]) -> Table:
     made = table("WAITS", "TEAM", "WHY")
     for entry in plan.waiting:
-        made.add_row(Text(_listed(entry.jobs)), Text(entry.queue), Text(waiting_text(entry.reasons)))
+        names = tuple(f"{job} (more tasks)" if job in begun else job for job in entry.jobs)
+        made.add_row(*map(_shown, (_listed(names), entry.queue, waiting_text(entry.reasons))))
     return made
 
 
@@ -110,15 +133,16 @@ def _listed(names: tuple[str, ...]) -> str:
     return f"{shown} and {len(names) - 4} more" if len(names) > 4 else shown
 
 
-def _summary(plan: Plan) -> str:
+def _summary(plan: Plan, begun: set[str]) -> str:
     counts = {verb: len({a.job for a in plan.actions if isinstance(a, kind)}) for kind, verb in _VERBS.items()}
-    waiting = sum(len(entry.jobs) for entry in plan.waiting)
+    waiting = [job in begun for entry in plan.waiting for job in entry.jobs]
     said = (
         (counts["start"], "starts", "start"),
         (counts["promise"], "gets a place that is being freed", "get a place that is being freed"),
         (counts["move"], "moves", "move"),
         (counts["evict"], "gives way", "give way"),
-        (waiting, "waits", "wait"),
+        (waiting.count(True), "waits for more tasks", "wait for more tasks"),
+        (waiting.count(False), "waits", "wait"),
     )
     parts = [f"{count} {_jobs(count)} {one if count == 1 else many}" for count, one, many in said if count]
     return ", ".join(parts) + "." if parts else "Nothing to do: no job waits."
@@ -218,6 +242,11 @@ def _gpus(amount: int | None) -> str:
 
 
 def free_gpus(snapshot: Snapshot) -> tuple[int, int]:
-    """How many GPUs nobody touches, and how many there are."""
-    total = sum(len(node.devices) for node in snapshot.nodes)
-    return total - len(_holders(snapshot.jobs)), total
+    """How many sound GPUs nobody touches, and how many GPUs there are."""
+    holders = _holders(snapshot.jobs)
+    devices = [
+        device.healthy and (node.name, index) not in holders
+        for node in snapshot.nodes
+        for index, device in enumerate(node.devices)
+    ]
+    return sum(devices), len(devices)

@@ -22,7 +22,7 @@ from gpuyard.files.source import read_text
 from gpuyard.files.tree import Kind, parse
 from gpuyard.model.jobs import Job
 from gpuyard.model.snapshot import MAX_JOBS, Snapshot
-from gpuyard.policies.policy import DEFAULT, Policy
+from gpuyard.policies.policy import DEFAULT, Policy, Step
 
 HEAD_START_MS: Final = 1000
 """How much older the jobs of a cluster are than those planned on it, where neither says its age."""
@@ -43,7 +43,7 @@ def open_file(path: Path) -> Place:
 def read_cluster(path: Path) -> ClusterFile:
     """A cluster: nodes, queues, what runs, what waits, and how it is run."""
     place = open_file(path)
-    return build_cluster(shaped(place, ClusterFileSpec), place)
+    return build_cluster(shaped(place, ClusterFileSpec, "cluster"), place)
 
 
 def read_jobs(path: Path, cluster: ClusterFile) -> tuple[Job, ...]:
@@ -57,9 +57,9 @@ def read_jobs(path: Path, cluster: ClusterFile) -> tuple[Job, ...]:
 
 def _job_specs(place: Place) -> list[tuple[JobSpec, Place]]:
     if place.spot.kind is Kind.MAP and "jobs" in place.spot.fields:
-        listed = shaped(place, JobListSpec).jobs
+        listed = shaped(place, JobListSpec, "job").jobs
         return [(spec, place.at("jobs", index)) for index, spec in enumerate(listed)]
-    return [(shaped(place, JobSpec), place)]
+    return [(shaped(place, JobSpec, "job"), place)]
 
 
 def surroundings(snapshot: Snapshot) -> Surroundings:
@@ -91,4 +91,10 @@ def _policy(spec: ClusterFileSpec, place: Place) -> Policy:
         value = getattr(spec.policy, name)
         if isinstance(value, int) and value < 0:
             raise place.at(name).error(f"policy.{name} must not be negative, got {value}", "write zero or more")
+    if Step.ALLOCATE not in spec.policy.steps:
+        raise place.at("steps").error("policy.steps leaves out allocate", "without it nothing would ever start")
+    for index, task in enumerate(spec.policy.typical_tasks):
+        if min(task.devices, task.gpu_milli, task.cpu_milli) < 0 or task.weight < 1:
+            here = place.at("typical_tasks", index)
+            raise here.error(f"{here.name} has a negative amount or no weight", "write zero or more, weight from 1")
     return spec.policy

@@ -16,13 +16,13 @@ from gpuyard.files.durations import DURATION_PATTERN
 from gpuyard.model.jobs import Sharing
 from gpuyard.policies.policy import Policy
 
-NAME_PATTERN: Final = r"^[^\s/\x00-\x1f\x7f-\x9f]{1,253}$"
+NAME_PATTERN: Final = r"^[^\s/\x00-\x1f\x7f-\x9f\u200b\u200e\u200f\u202a-\u202e\u2060-\u2069\ufeff]{1,253}$"
 TAINT_PATTERN: Final = r"^[^\s=]+(=[^\s=]*)?$"
 MIG_PATTERN: Final = r"^[1-7]g\.[0-9]{1,4}gb(\+[a-z.]+)?$"
 PERCENT_PATTERN: Final = r"^[0-9]{1,9}(\.[0-9]{1,4})?%$"
 
 PATTERN_WORDS: Final = {
-    NAME_PATTERN: "a name without blanks or slashes, at most 253 long",
+    NAME_PATTERN: "a name without blanks, slashes or invisible characters, at most 253 long",
     TAINT_PATTERN: "a taint written as key or key=value",
     MIG_PATTERN: "a MIG profile such as 1g.10gb",
     PERCENT_PATTERN: "a percentage such as 40% or 12.5%",

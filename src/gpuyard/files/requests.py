@@ -105,7 +105,10 @@ def _where(spec: RequestFields, place: Place) -> Where:
         any_of=_alternatives(spec, place),
         tolerations=tuple(_toleration(text) for text in spec.tolerations or ()),
         gpu_models=tuple(sorted(set(models))),
-        neighbours=_neighbours(spec.near, apart=False) + _neighbours(spec.apart, apart=True),
+        neighbours=(
+            *_neighbours(spec.near, place.at("near"), apart=False),
+            *_neighbours(spec.apart, place.at("apart"), apart=True),
+        ),
     )
 
 
@@ -131,6 +134,8 @@ def _label_rules(key: str, value: str | list[str] | LabelCondition, place: Place
     rules = []
     if value.not_ is not None:
         refused = (value.not_,) if isinstance(value.not_, str) else tuple(value.not_)
+        if not refused:
+            raise place.at("not").error(f'no value is refused for label "{key}"', "list at least one value")
         rules.append(LabelRule(key, Operator.NOT_IN, refused))
     if value.exists is not None:
         rules.append(LabelRule(key, Operator.EXISTS if value.exists else Operator.MISSING))
@@ -146,6 +151,12 @@ def _toleration(text: str) -> Toleration:
     return Toleration(key, value if equals else None)
 
 
-def _neighbours(specs: NeighbourSpec | list[NeighbourSpec] | None, *, apart: bool) -> tuple[Neighbour, ...]:
+def _neighbours(
+    specs: NeighbourSpec | list[NeighbourSpec] | None, place: Place, *, apart: bool
+) -> tuple[Neighbour, ...]:
     listed = [specs] if isinstance(specs, NeighbourSpec) else specs or []
+    for index, spec in enumerate(listed):
+        if not spec.labels:
+            here = place.at(index).at("labels")
+            raise here.error(f"{'apart' if apart else 'near'} names no label", "name one: labels: {app: web}")
     return tuple(Neighbour(tuple(sorted(spec.labels.items())), spec.level or HOSTNAME, apart) for spec in listed)

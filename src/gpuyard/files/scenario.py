@@ -79,7 +79,7 @@ class GoldenScenario(msgspec.Struct, frozen=True):
 def read_scenario(path: Path) -> GoldenScenario:
     """A scenario file."""
     place = open_file(path)
-    spec = shaped(place, ScenarioFileSpec)
+    spec = shaped(place, ScenarioFileSpec, "scenario")
     if not spec.rule.strip():
         raise place.at("rule").error("the rule is empty", "say in a sentence what this scenario shows")
     cluster = build_cluster(spec, place)

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import inspect
 
 from gpuyard.errors import InputError
-from gpuyard.files.format import NAME_PATTERN, PATTERN_WORDS, JobSpec, RunningJobSpec
+from gpuyard.files.format import NAME_PATTERN, PATTERN_WORDS, ClusterFileSpec, JobSpec, RunningJobSpec
 from gpuyard.files.place import Place
 from gpuyard.files.tree import Kind
 
@@ -37,6 +37,13 @@ _OTHER_WORDS: Final = {
 }
 """What other schedulers call a field of ours."""
 
+_FIELDS_OF_KIND: Final = {
+    "cluster file": frozenset(ClusterFileSpec.__struct_fields__),
+    "job file": frozenset({"job", "jobs"}),
+    "scenario": frozenset({"rule", "expect"}),
+}
+"""Fields that tell at the top of a file which kind it is."""
+
 _KINDS: Final[dict[type[inspect.Type], frozenset[Kind]]] = {
     inspect.StrType: frozenset({Kind.TEXT}),
     inspect.EnumType: frozenset({Kind.TEXT}),
@@ -52,10 +59,10 @@ _KINDS: Final[dict[type[inspect.Type], frozenset[Kind]]] = {
 """Which kinds of value a declared type takes."""
 
 
-def shaped(place: Place, spec: type[Spec]) -> Spec:
-    """The value at a place as the declared spec."""
+def shaped(place: Place, spec: type[Spec], kind: str) -> Spec:
+    """The top of a file of some kind as the declared spec."""
     declared: Any = spec
-    plain = _plain(place, _type_info(declared), "all fields: gpuyard schema")
+    plain = _plain(place, _type_info(declared), f"all fields: gpuyard schema {kind}")
     try:
         return msgspec.convert(plain, spec)
     except msgspec.ValidationError as error:
@@ -110,7 +117,8 @@ def _plain_struct(place: Place, struct: inspect.StructType) -> dict[str, object]
         plain[name] = _plain(value, fields[name].type, "")
     for name, field in fields.items():
         if field.required and name not in plain:
-            raise place.error(f'{_subject(place)} lacks "{name}"', f"{name}: {_described(field.type)}")
+            meaning = _described(field.type)
+            raise place.error(f'{_subject(place)} lacks "{name}"', f"{name}: {meaning}" if meaning else f"add {name}")
     return plain
 
 
@@ -165,7 +173,16 @@ def _unknown_field(value: Place, name: str, owner: Place, known: list[str]) -> I
         fix = "it is a field of running jobs; this one is pending"
     meant = _OTHER_WORDS.get(name, "")
     suggestion = f'; did you mean "{meant}"?' if meant in known else _suggestion(name, known)
+    if not owner.name:
+        suggestion = _other_kind(name, known) or suggestion
     return InputError(f'unknown field "{name}" in {_subject(owner)}{suggestion}', where=value.where_key, fix=fix)
+
+
+def _other_kind(name: str, known: list[str]) -> str:
+    """What a field at the top of a file says about it, where it is of another kind than expected."""
+    others = {kind: fields for kind, fields in _FIELDS_OF_KIND.items() if not fields.intersection(known)}
+    kind = next((kind for kind, fields in others.items() if name in fields), "")
+    return f"; it is a field of a {kind}" if kind else ""
 
 
 def _suggestion(word: str, known: Iterable[str]) -> str:

@@ -32,6 +32,7 @@ _INTEGER: Final = re.compile(r"[-+]?(0|[1-9][0-9]*)")
 _DECIMAL: Final = re.compile(r"[-+]?([0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))([eE][-+]?[0-9]+)?")
 _NOT_FINITE: Final = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 _OTHER_BASE: Final = re.compile(r"[-+]?(0[0-9_]+|0[oO][0-7_]+|0[xX][0-9a-fA-F_]+|0[bB][01_]+|[0-9]+(_[0-9]+)+)")
+_BARE_RANGE: Final = re.compile(r"[{,]\s*([^\s\"',{}\[\]]+\[[0-9]+-[0-9]+\][^\s\"',{}:]*)")
 _BASE_SIXTY: Final = re.compile(r"[-+]?[0-9]+(:[0-5]?[0-9])+(\.[0-9]*)?")
 
 
@@ -304,6 +305,12 @@ def _syntax_error(error: yaml.MarkedYAMLError, text: str, file: str) -> InputErr
         where = Where(file, mark.line + 1, line.index("\t") + 1)
         return InputError("a tab stands where YAML wants blanks", where=where, fix="indent with blanks only")
     context = f" {error.context}" if error.context else ""
+    ranged = _BARE_RANGE.search(line)
+    if ranged and "flow mapping" in context:
+        fix = f'inside {{ }} a name with a range needs quotes: "{ranged.group(1)}"'
+        return InputError(
+            f"is not YAML: {error.problem}{context}", where=Where(file, mark.line + 1, ranged.start(1) + 1), fix=fix
+        )
     return InputError(
         f"is not YAML: {error.problem}{context}",
         where=Where(file, mark.line + 1, mark.column + 1),

@@ -17,7 +17,13 @@ MAX_HOLDERS_SHOWN: Final = 5
 TASKS: Final = "tasks"
 GPU_MEMORY: Final = "gpu-memory"
 MIG_PREFIX: Final = "mig-"
+CLUSTER: Final = "cluster"
 """Words that stand in a reason for what is no rationed resource."""
+
+
+def printable(text: str) -> str:
+    """Words of others, so that they cannot steer a terminal."""
+    return "".join(char if char.isprintable() or char == "\n" else f"\\x{ord(char):02x}" for char in text)
 
 
 def amount_text(resource: str, amount: int) -> str:
@@ -106,9 +112,13 @@ def _gang_incomplete(reason: Reason) -> str:
     return f"{whose} needs {reason.need} tasks and has {reason.have}: submit the others, or lower its gang"
 
 
+def _only(reason: Reason) -> str:
+    return f"only {_number(reason, reason.have)}" if reason.have else "no"
+
+
 def _over_limit(reason: Reason) -> str:
     whose = _subject(reason, "queue", "its queue")
-    room = f"needs {_amount(reason, reason.need)}, and {whose} may take only {_number(reason, reason.have)} more"
+    room = f"needs {_amount(reason, reason.need)}, and {whose} may take {_only(reason)} more"
     ways_out = (
         "raise the limit, or ask for fewer" if reason.never else "wait for jobs of that queue, or raise its limit"
     )
@@ -117,7 +127,7 @@ def _over_limit(reason: Reason) -> str:
 
 def _over_quota(reason: Reason) -> str:
     whose = _subject(reason, "queue", "its queue")
-    room = f"needs {_amount(reason, reason.need)}, and {whose} is owed only {_number(reason, reason.have)} more"
+    room = f"needs {_amount(reason, reason.need)}, and {whose} is owed {_only(reason)} more"
     return f"{room}, while a job that cannot be preempted may not borrow: make it preemptible, or raise the quota"
 
 
@@ -127,6 +137,9 @@ def _no_matching_node(reason: Reason) -> str:
 
 
 def _too_large(reason: Reason) -> str:
+    if reason.subject == CLUSTER:
+        size = f"needs {_amount(reason, reason.need)} together, the whole cluster has {_number(reason, reason.have)}"
+        return f"{size} it could use: waiting cannot help; ask for fewer, or add nodes"
     size = f"needs {_amount(reason, reason.need)} in one place, the largest has {_number(reason, reason.have)}"
     return f"{size}: waiting cannot help; split it into smaller tasks, or add a larger node"
 
@@ -142,14 +155,17 @@ def _fragmented(reason: Reason) -> str:
         beside = "beside its GPUs" if reason.subject == GPU else "in one place"
         need = f"needs {_amount(reason, reason.need)} {beside}, where at most {_number(reason, reason.have)} can be had"
     holders = holders_text(reason)
-    return f"{need}{'; ' + holders if holders else ''}: wait, allow moves (consolidation), or use smaller tasks"
+    return f"{need}{'; ' + holders if holders else ''}: wait, or use smaller tasks"
 
 
 def _no_domain(reason: Reason) -> str:
     level = _subject(reason, "level", "the required level")
-    return (
-        f"no single place at {level} has room for all of it: prefer the level instead of requiring it, or ask for fewer"
-    )
+    ways_out = "prefer the level instead of requiring it, or ask for fewer"
+    never = "waiting cannot help; " if reason.never else ""
+    if reason.have >= reason.need:
+        return f"no single place at {level} has room for all of it: {never}{ways_out}"
+    need = f"needs {_amount(reason, reason.need)} in one place at {level}"
+    return f"{need}, where at most {_number(reason, reason.have)} can be had: {never}{ways_out}"
 
 
 def _place_freeing(reason: Reason) -> str:
@@ -159,8 +175,8 @@ def _place_freeing(reason: Reason) -> str:
 
 def _reserved(reason: Reason) -> str:
     owner = reason.beneficiary or reason.subject
-    what = f"the free room is reserved for {owner}" if owner else "the free room is reserved for a job ahead of it"
-    return f"{what}: give it a run limit short enough to end before that, or wait"
+    what = f"the free room is kept for {owner}" if owner else "the free room is kept for a job ahead of it"
+    return f"{what}: wait for other room"
 
 
 def _delayed(reason: Reason) -> str:
