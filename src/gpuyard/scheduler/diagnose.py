@@ -17,6 +17,7 @@ from gpuyard.scheduler.draft import Draft
 from gpuyard.scheduler.gang import Chunk
 from gpuyard.scheduler.headroom import blockers
 from gpuyard.scheduler.jobbook import Waiter
+from gpuyard.scheduler.neighbours import allowed_nodes
 from gpuyard.scheduler.nodestate import NodeFrame, NodeState
 from gpuyard.scheduler.shapes import Shape
 from gpuyard.scheduler.topology import within
@@ -33,6 +34,10 @@ def why_it_does_not_fit(draft: Draft, waiter: Waiter) -> tuple[Reason, ...]:
             return (never,)
     largest = shapes[0]
     allowed = draft.eligibility.nodes(largest.request.where)
+    if draft.shapes.any_neighbours:
+        allowed = allowed & allowed_nodes(draft, waiter.job, largest.request.where.neighbours)
+        if not allowed.any():
+            return (Reason(Token.NO_MATCHING_NODE, need=1, subject=_company(largest.request)),)
     everything = int(draft.eligibility.gpu_all[allowed].sum())
     if len(waiter.shapes) > 1 and all(shape.whole for shape in shapes) and waiter.at_least[0] > everything:
         return (Reason(Token.TOO_LARGE, GPU, everything // MILLI * MILLI, waiter.at_least[0], never=True),)
@@ -116,6 +121,16 @@ def _wish(request: Request) -> str:
     """What the job asks of a node's labels, taints and models, in short."""
     rules = [f"{r.key} {r.operator} {'|'.join(r.values)}".strip() for rules in request.where.any_of for r in rules]
     return ", ".join([*rules, *(f"model {model}" for model in request.where.gpu_models)])
+
+
+def _company(request: Request) -> str:
+    """What the job asks of, or what others ask against, its neighbours."""
+    rules = [
+        f"{'apart from' if rule.apart else 'near'} {', '.join(f'{key}={value}' for key, value in rule.labels)}"
+        f" by {rule.level}"
+        for rule in request.where.neighbours
+    ]
+    return "; ".join(rules) or "other tasks that want to be apart from it"
 
 
 def _shortages(draft: Draft, waiter: Waiter, shape: Shape, allowed: Bools) -> tuple[Reason, ...]:

@@ -34,7 +34,7 @@ from gpuyard.scheduler.nodebook import NodeBook
 from gpuyard.scheduler.nodestate import NodeFrame, bits
 from gpuyard.scheduler.queuebook import QueueBook
 from gpuyard.scheduler.resources import Amounts, Resources, plus, times
-from gpuyard.scheduler.shapes import Shapes
+from gpuyard.scheduler.shapes import Shape, Shapes
 from gpuyard.scheduler.topology import Domains
 
 PLACED = ACTIVE | {TaskState.FREEING, TaskState.STUCK}
@@ -217,24 +217,24 @@ class Ledger:
         held = asked = closed = zero
         waits = False
         for task in job.tasks:
+            shape = self.shapes.of(task.request)
             if task.state is TaskState.PENDING:
                 waits = True
-                amounts = self.shapes.of(task.request).asked
-                asked = amounts if asked is zero else plus(asked, amounts)
+                asked = shape.asked if asked is zero else plus(asked, shape.asked)
             elif task.state in ACTIVE:
                 position = self.nodes.at.get(task.node, -1)
-                amounts = self._amounts(task, position)
+                amounts = self._amounts(task, shape, position)
                 held = amounts if held is zero else plus(held, amounts)
                 if position >= 0 and not self.nodes.frames[position].node.open:
                     closed = plus(closed, amounts)
         return Account(self.queues.leaf_at(job.queue), held, asked, closed, not job.preemptible, waits)
 
-    def _amounts(self, task: Task, position: int) -> Amounts:
-        request = task.request
-        if not task.shares or (self._plain and not request.gpu_memory_mib):
-            return self.shapes.of(request).asked
+    def _amounts(self, task: Task, shape: Shape, position: int) -> Amounts:
+        """What a placed task counts."""
+        if not task.shares or (self._plain and not task.request.gpu_memory_mib):
+            return shape.asked
         node = self.nodes.frames[position].node if position >= 0 else None
-        return self.shapes.resources.of_task(request, task.shares, node)
+        return self.shapes.resources.of_task(task.request, task.shares, node)
 
     def _charge(self, account: Account, count: int) -> None:
         """Count an account `count` times (below zero: take it back)."""
