@@ -6,6 +6,7 @@ import re
 from typing import Final
 
 from gpuyard.errors import QuantityError
+from gpuyard.files.place import Place
 
 DURATION_PATTERN: Final = r"^([0-9]+d)?([0-9]+h)?([0-9]+m)?([0-9]+s)?([0-9]+ms)?$"
 MAX_DURATION_MS: Final = 3650 * 86_400_000
@@ -25,3 +26,8 @@ def duration_ms(text: str, what: str = "duration") -> int:
     if total > MAX_DURATION_MS:
         raise QuantityError(f"{what} {text} is longer than ten years", fix="check its unit")
     return total
+
+
+def read_duration(text: str | None, place: Place) -> int | None:
+    """The same for a field that may be left out; an error says where it stands."""
+    return None if text is None else place.read(duration_ms, text, "duration")

@@ -6,16 +6,16 @@ is a leaf that exists, its group names are unique, and no minimum is above what 
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from typing import Final
 
 import msgspec
 
 from gpuyard.errors import InputError
-from gpuyard.files.durations import duration_ms
+from gpuyard.files.durations import read_duration
 from gpuyard.files.format import GroupSpec, JobSpec, RequestFields, TopologySpec
 from gpuyard.files.place import Place
 from gpuyard.files.requests import inherited, read_request
+from gpuyard.files.suggest import did_you_mean
 from gpuyard.model.jobs import (
     DEFAULT_PRIORITY,
     MAX_GROUP_DEPTH,
@@ -78,16 +78,16 @@ def _job(spec: JobSpec, place: Place, around: Surroundings, submitted_ago_ms: in
         queue=_queue(spec, place, around),
         tasks=_tasks(spec, roles, place),
         group=group,
-        priority=DEFAULT_PRIORITY if spec.priority is None else spec.priority,
+        priority=_or(spec.priority, DEFAULT_PRIORITY),
         preemptible=spec.preemptible is not False,
-        submitted_at_ms=NOW_MS - (submitted_ago_ms if spec.age is None else _ago(spec.age, place.at("age"))),
+        submitted_at_ms=_or(moment(spec.age, place.at("age")), NOW_MS - submitted_ago_ms),
         labels=tuple(sorted((spec.labels or {}).items())),
         spread=bool(spec.spread),
-        run_limit_ms=_duration(spec.run_limit, place.at("run_limit")),
-        estimate_ms=_duration(spec.estimate, place.at("estimate")),
+        run_limit_ms=read_duration(spec.run_limit, place.at("run_limit")),
+        estimate_ms=read_duration(spec.estimate, place.at("estimate")),
         checkpoint_at_ms=moment(spec.last_checkpoint, place.at("last_checkpoint")),
-        preemption_delay_ms=_duration(spec.preemption_delay, place.at("preemption_delay")) or 0,
-        staleness_grace_ms=_duration(spec.staleness_grace, place.at("staleness_grace")),
+        preemption_delay_ms=_or(read_duration(spec.preemption_delay, place.at("preemption_delay")), 0),
+        staleness_grace_ms=read_duration(spec.staleness_grace, place.at("staleness_grace")),
         stale_since_ms=moment(spec.stale_for, place.at("stale_for")),
         last_evicted_at_ms=moment(spec.last_evicted, place.at("last_evicted")),
         movable=spec.movable is not False,
@@ -96,15 +96,12 @@ def _job(spec: JobSpec, place: Place, around: Surroundings, submitted_ago_ms: in
 
 def moment(ago: str | None, place: Place) -> int | None:
     """When something was that is so long ago."""
-    return None if ago is None else NOW_MS - _ago(ago, place)
+    past = read_duration(ago, place)
+    return None if past is None else NOW_MS - past
 
 
-def _ago(text: str, place: Place) -> int:
-    return place.read(duration_ms, text, "duration")
-
-
-def _duration(text: str | None, place: Place) -> int | None:
-    return None if text is None else place.read(duration_ms, text, "duration")
+def _or(value: int | None, default: int) -> int:
+    return default if value is None else value
 
 
 # ------------------------------------------------------------------------------------------------------------- queue
@@ -122,8 +119,7 @@ def _queue(spec: JobSpec, place: Place, around: Surroundings) -> str:
         return _only_queue(spec, place, around)
     here = place.at("team" if spec.team else "queue")
     if named not in around.queues:
-        close = get_close_matches(named, around.leaves, n=1)
-        meant = f'; did you mean "{close[0]}"?' if close else ""
+        meant = did_you_mean(named, around.leaves)
         raise here.error(f'job "{spec.job}" is in queue "{named}", which does not exist{meant}', _queues(around))
     if named not in around.leaves:
         raise here.error(f'job "{spec.job}" is in queue "{named}", which has queues below it', _queues(around))

@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from gpuyard.errors import InputError, QuantityError, QueueTreeError, Where
-from gpuyard.files.durations import duration_ms
+from gpuyard.files.durations import read_duration
 from gpuyard.files.format import Amount, ClusterFileSpec, QueueSpec, RationSpec
 from gpuyard.files.place import Place
 from gpuyard.model.quantities import CPU, GPU, MEMORY, MILLI, cpu_milli, gpu_model_resource, memory_bytes, milli
@@ -120,8 +120,8 @@ def _queue(entry: _Entry, order: int) -> Queue:
         shares=_shares(spec, place),
         priority=DEFAULT_QUEUE_PRIORITY if spec.priority is None else spec.priority,
         order=order,
-        reclaim_min_runtime_ms=_duration(spec.reclaim_min_runtime, place.at("reclaim_min_runtime")),
-        preempt_min_runtime_ms=_duration(spec.preempt_min_runtime, place.at("preempt_min_runtime")),
+        reclaim_min_runtime_ms=read_duration(spec.reclaim_min_runtime, place.at("reclaim_min_runtime")),
+        preempt_min_runtime_ms=read_duration(spec.preempt_min_runtime, place.at("preempt_min_runtime")),
         overcommit=bool(spec.overcommit),
     )
 
@@ -163,10 +163,6 @@ def _whole_units(value: Amount, what: str) -> int:
     if thousandths % MILLI:
         raise QuantityError(f"{what} {value} must be a whole number", fix="this resource is counted in pieces")
     return thousandths // MILLI
-
-
-def _duration(text: str | None, place: Place) -> int | None:
-    return None if text is None else place.read(duration_ms, text, "duration")
 
 
 def _with_sums(entries: list[_Entry]) -> tuple[Queue, ...]:

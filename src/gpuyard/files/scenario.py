@@ -7,7 +7,6 @@ and reason an expectation names exists.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Final
 
@@ -18,6 +17,7 @@ from gpuyard.files.cluster import ClusterFile, build_cluster, open_file
 from gpuyard.files.format import Amount, EvictedSpec, ExpectSpec, PlacesSpec, ScenarioFileSpec, WaitingSpec
 from gpuyard.files.place import Place
 from gpuyard.files.shape import shaped
+from gpuyard.files.suggest import did_you_mean
 from gpuyard.model.jobs import TaskState
 from gpuyard.model.quantities import milli
 from gpuyard.model.reasons import Token
@@ -135,9 +135,9 @@ def _holds_place(state: TaskState) -> bool:
 
 
 def _unknown(what: str, name: str, known: Iterable[str], place: Place) -> InputError:
-    close = get_close_matches(name, list(known), n=1)
-    meant = f'; did you mean "{close[0]}"?' if close else ""
-    return InputError(f"{what}{meant}", where=place.where_key, fix="name something that is defined above")
+    return InputError(
+        f"{what}{did_you_mean(name, known)}", where=place.where_key, fix="name something that is defined above"
+    )
 
 
 def _places(spec: PlacesSpec | None, place: Place, nodes: set[str]) -> tuple[ExpectedPlaces, ...]:
@@ -188,6 +188,6 @@ def _token(word: str, place: Place) -> Token:
         return Token(word)
     except ValueError:
         words = [token.value for token in Token]
-        close = get_close_matches(word, words, n=1)
-        meant = f'; did you mean "{close[0]}"?' if close else ""
-        raise place.error(f'"{word}" is not a reason{meant}', f"reasons: {', '.join(words)}") from None
+        raise place.error(
+            f'"{word}" is not a reason{did_you_mean(word, words)}', f"reasons: {', '.join(words)}"
+        ) from None

@@ -23,6 +23,7 @@ from gpuyard.model.quantities import CPU, GPU, MEMORY, MILLI, format_amount
 from gpuyard.model.text import amount_text
 from gpuyard.policies.policy import DevicePlacement
 from gpuyard.scheduler.devices import choose
+from gpuyard.scheduler.eligibility import may_use
 from gpuyard.scheduler.nodestate import NodeFrame, NodeState
 from gpuyard.scheduler.resources import GPU_AT, Resources
 
@@ -53,6 +54,8 @@ class Desk:
 
     def __init__(self, node: Node) -> None:
         self.node = node
+        # A cordoned node keeps what runs on it.
+        self.uncordoned = replace(node, cordoned=False)
         # What runs on a GPU that has since failed stays in the books, and links do not matter for what already runs.
         self.frame = NodeFrame(replace(node, devices=tuple(_plain_device(device) for device in node.devices)))
         self.state = NodeState.empty(self.frame)
@@ -72,14 +75,7 @@ class Desk:
 
     def takes(self, request: Request) -> bool:
         """Whether a task whose file names no node may be put here."""
-        where = request.where
-        matches = not where.any_of or any(
-            all(rule.accepts(self.node.labels) for rule in rules) for rules in where.any_of
-        )
-        return matches and all(
-            any(t.key in ("", taint.key) and t.value in (None, taint.value) for t in where.tolerations)
-            for taint in self.node.taints
-        )
+        return may_use(self.uncordoned, request.where)
 
     def shortage(self, request: Request) -> Shortage:
         """Why a task does not fit, with numbers."""
@@ -205,7 +201,7 @@ def _seated(
         desk.seat(job, request, shares)
         return seat.node, shares
     for desk in desks.values():
-        shares = desk.shares(request, seat.devices) if desk.takes(request) and desk.node.ready else None
+        shares = desk.shares(request, seat.devices) if desk.takes(request) else None
         if shares is not None:
             desk.seat(job, request, shares)
             return desk.node.name, shares

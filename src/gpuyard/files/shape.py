@@ -7,8 +7,7 @@ by side with the tree, so that every error names the exact value. Invariant: wha
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Iterable
-from difflib import get_close_matches
+from collections.abc import Hashable
 from functools import lru_cache
 from typing import Any, Final, TypeVar
 
@@ -18,6 +17,7 @@ from msgspec import inspect
 from gpuyard.errors import InputError
 from gpuyard.files.format import NAME_PATTERN, PATTERN_WORDS, ClusterFileSpec, JobSpec, RunningJobSpec
 from gpuyard.files.place import Place
+from gpuyard.files.suggest import did_you_mean
 from gpuyard.files.tree import Kind
 
 Spec = TypeVar("Spec")
@@ -149,7 +149,7 @@ def _check_range(place: Place, expected: inspect.IntType, about: str) -> None:
 def _check_word(place: Place, words: list[str]) -> None:
     word = str(place.spot.value)
     if word not in words:
-        what = f'{_subject(place)} cannot be "{word}"{_suggestion(word, words)}'
+        what = f'{_subject(place)} cannot be "{word}"{did_you_mean(word, words)}'
         raise place.error(what, f"one of: {', '.join(words)}")
 
 
@@ -172,7 +172,7 @@ def _unknown_field(value: Place, name: str, owner: Place, known: list[str]) -> I
     if name in _RUNNING_ONLY and "job" in known:
         fix = "it is a field of running jobs; this one is pending"
     meant = _OTHER_WORDS.get(name, "")
-    suggestion = f'; did you mean "{meant}"?' if meant in known else _suggestion(name, known)
+    suggestion = f'; did you mean "{meant}"?' if meant in known else did_you_mean(name, known)
     if not owner.name:
         suggestion = _other_kind(name, known) or suggestion
     return InputError(f'unknown field "{name}" in {_subject(owner)}{suggestion}', where=value.where_key, fix=fix)
@@ -183,11 +183,6 @@ def _other_kind(name: str, known: list[str]) -> str:
     others = {kind: fields for kind, fields in _FIELDS_OF_KIND.items() if not fields.intersection(known)}
     kind = next((kind for kind, fields in others.items() if name in fields), "")
     return f"; it is a field of a {kind}" if kind else ""
-
-
-def _suggestion(word: str, known: Iterable[str]) -> str:
-    close = get_close_matches(word.replace("-", "_"), list(known), n=1) or get_close_matches(word, list(known), n=1)
-    return f'; did you mean "{close[0]}"?' if close else ""
 
 
 def _subject(place: Place) -> str:
