@@ -1,11 +1,12 @@
 """What a cluster file means: short forms, defaults, and exact values."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gpuyard.errors import InputError
-from gpuyard.files import ClusterFile, read_cluster, read_jobs
+from gpuyard.files import ClusterFile, read_cluster, read_jobs, seating
 from gpuyard.files.jobs import NOW_MS
 from gpuyard.model.jobs import (
     DeviceShare,
@@ -333,3 +334,16 @@ def test_a_file_that_is_too_large(tmp_path: Path) -> None:
     path.write_bytes(b"#" * ((16 << 20) + 1))
     with pytest.raises(InputError, match="larger than 16 MiB"):
         read_cluster(path)
+
+
+def test_no_node_is_asked_twice_whether_it_has_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    choose = seating.Desk.shares
+
+    def counted(desk: seating.Desk, *arguments: Any) -> Any:
+        asked.append(desk.node.name)
+        return choose(desk, *arguments)
+
+    monkeypatch.setattr(seating.Desk, "shares", counted)
+    written(tmp_path, "nodes: 50\nrunning: [{job: a, tasks: 200}, {job: b, tasks: 100}, {job: c, gpus: 2, tasks: 50}]")
+    assert len(asked) <= 350 + 2 * 50

@@ -171,10 +171,11 @@ def seat_running(
         for index, seat in enumerate(_seats(job, spec, place, desks))
     ]
     waiting.sort(key=lambda entry: entry[2].openness)
+    first_fit = FirstFit(desks)
     seated: dict[str, Task] = {}
     for job, index, seat, place in waiting:
         task = job.tasks[index]
-        node, shares = _seated(job.id, task.request, seat, place, desks)
+        node, shares = _seated(job.id, task.request, seat, place, desks, first_fit)
         seated[task.id] = replace(task, node=node, shares=shares)
     return tuple(_started(job, spec, place, seated) for job, (spec, place) in zip(jobs, specs, strict=True))
 
@@ -190,8 +191,26 @@ def _started(job: Job, spec: RunningJobSpec, place: Place, seated: dict[str, Tas
     return replace(job, tasks=tuple(tasks), submitted_at_ms=min(job.submitted_at_ms, at))
 
 
+class FirstFit:
+    """How many nodes, from the first on, have no room for a request: nodes only fill up, so none is asked twice."""
+
+    def __init__(self, desks: dict[str, Desk]) -> None:
+        self._desks = list(desks.values())
+        self._full: dict[Request, int] = {}
+
+    def desk(self, request: Request) -> tuple[Desk, tuple[DeviceShare, ...]] | None:
+        """The first node with room for a task, and what the task would hold there."""
+        for at in range(self._full.get(request, 0), len(self._desks)):
+            desk = self._desks[at]
+            shares = desk.shares(request, None) if desk.takes(request) else None
+            if shares is not None:
+                return desk, shares
+            self._full[request] = at + 1
+        return None
+
+
 def _seated(
-    job: str, request: Request, seat: Seat, place: Place, desks: dict[str, Desk]
+    job: str, request: Request, seat: Seat, place: Place, desks: dict[str, Desk], first_fit: FirstFit
 ) -> tuple[str, tuple[DeviceShare, ...]]:
     if seat.node:
         desk = desks[seat.node]
@@ -200,11 +219,11 @@ def _seated(
             raise _does_not_fit(job, request, seat, place, desk)
         desk.seat(job, request, shares)
         return seat.node, shares
-    for desk in desks.values():
-        shares = desk.shares(request, seat.devices) if desk.takes(request) else None
-        if shares is not None:
-            desk.seat(job, request, shares)
-            return desk.node.name, shares
+    found = first_fit.desk(request)
+    if found is not None:
+        desk, shares = found
+        desk.seat(job, request, shares)
+        return desk.node.name, shares
     raise place.error(
         f'job "{job}" is said to run, but it fits on no node', "say `on` which node it runs, or list it under pending"
     )
