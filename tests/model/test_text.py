@@ -57,6 +57,10 @@ def test_every_token_has_a_sentence(token: Token, fields: dict[str, str]) -> Non
             "make it preemptible, or raise the quota",
         ),
         (
+            Reason(Token.NO_MATCHING_NODE, need=1, never=True),
+            "every node is tainted, cordoned or lost: tolerate the taints, or open or add a node",
+        ),
+        (
             Reason(Token.NO_DOMAIN, "gpu", have=5000, need=6000, subject="rack"),
             'needs 6 GPUs in one place at level "rack", where at most 5 can be had: '
             "prefer the level instead of requiring it, or ask for fewer",

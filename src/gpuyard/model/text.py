@@ -132,8 +132,10 @@ def _over_quota(reason: Reason) -> str:
 
 
 def _no_matching_node(reason: Reason) -> str:
-    what = f" ({reason.subject})" if reason.subject else ""
-    return f"no node matches what it asks for{what}: change its selector, tolerations or GPU model, or add such a node"
+    if not reason.subject:
+        return "every node is tainted, cordoned or lost: tolerate the taints, or open or add a node"
+    change = "change its selector, tolerations or GPU model, or add such a node"
+    return f"no node matches what it asks for ({reason.subject}): {change}"
 
 
 def _too_large(reason: Reason) -> str:
