@@ -81,6 +81,12 @@ def test_a_cluster_may_come_through_a_pipe() -> None:
     assert result.stdout.endswith("1 job starts.\n")
 
 
+def test_a_scenario_may_come_through_a_pipe() -> None:
+    starter = Path(__file__).parents[2] / "src" / "gpuyard" / "examples" / "scenario.yaml"
+    result = in_bash(f"cat '{starter}' | GPUYARD", "scenario", "check", "-")
+    assert (result.stdout, result.stderr) == ("1 passed, 0 failed\n", "")
+
+
 def test_a_terminal_without_unicode_is_served() -> None:
     result = run("demo", PYTHONIOENCODING="ascii")
     assert result.returncode == 0

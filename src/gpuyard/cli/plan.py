@@ -7,19 +7,17 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gpuyard.cli.inputs import InputFile
+
 if TYPE_CHECKING:
     from gpuyard.model.plan import Plan
     from gpuyard.model.snapshot import Snapshot
 
 
-FILE = click.Path(path_type=Path, allow_dash=True)
-PIPE = Path("/dev/stdin")
-
-
 @click.command(epilog="The formats are described by: gpuyard schema cluster, gpuyard schema job")
-@click.option("--cluster", "cluster_path", required=True, type=FILE, help="The cluster file.")
+@click.option("--cluster", "cluster_path", required=True, type=InputFile(), help="The cluster file.")
 @click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
-@click.argument("job_path", metavar="[JOB.yaml]", required=False, type=FILE)
+@click.argument("job_path", metavar="[JOB.yaml]", required=False, type=InputFile())
 def plan(cluster_path: Path, job_path: Path | None, output: str) -> None:
     """Say what the next scheduling cycle would decide, and why. Nothing is started.
 
@@ -35,15 +33,11 @@ def plan(cluster_path: Path, job_path: Path | None, output: str) -> None:
     from gpuyard.files import read_cluster, read_jobs
     from gpuyard.scheduler.cycle import schedule
 
-    cluster = read_cluster(_source(cluster_path))
-    jobs = read_jobs(_source(job_path), cluster) if job_path else ()
+    cluster = read_cluster(cluster_path)
+    jobs = read_jobs(job_path, cluster) if job_path else ()
     snapshot = replace(cluster.snapshot, jobs=cluster.snapshot.jobs + jobs)
     decided = schedule(snapshot, cluster.policy)
     _show(_about(decided, {job.id for job in jobs}) if jobs else decided, snapshot, output)
-
-
-def _source(path: Path) -> Path:
-    return PIPE if str(path) == "-" else path
 
 
 def _about(decided: Plan, jobs: set[str]) -> Plan:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gpuyard.cli.inputs import InputFile
+
 if TYPE_CHECKING:
     from gpuyard.scenarios.verdict import Verdict
 
@@ -25,13 +27,14 @@ def scenario() -> None:
 
 
 @scenario.command(epilog="Exit code: 0 if all passed, 1 if any failed, 2 if a file is missing.")
-@click.argument("paths", metavar="FILE...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("paths", metavar="FILE...", nargs=-1, required=True, type=InputFile())
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per scenario, and nothing else.")
 @click.option("-v", "--verbose", is_flag=True, help="Name the scenarios that passed, too.")
 def check(paths: tuple[Path, ...], as_json: bool, verbose: bool) -> None:
     """Judge scenarios: run one cycle of each and compare it with what the file expects.
 
-    Files may be golden scenarios (YAML) or conformance files (JSON); of a folder all .yaml files are judged.
+    Files may be golden scenarios (YAML) or conformance files (JSON); of a folder all .yaml files are judged. A
+    file named - is read from a pipe.
 
     \b
     gpuyard scenario check tests/scenarios/

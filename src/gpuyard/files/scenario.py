@@ -6,20 +6,20 @@ and reason an expectation names exists.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from gpuyard.errors import InputError
+from gpuyard.errors import InputError, QuantityError
 from gpuyard.files.cluster import ClusterFile, build_cluster, open_file
 from gpuyard.files.format import Amount, EvictedSpec, ExpectSpec, PlacesSpec, ScenarioFileSpec, WaitingSpec
 from gpuyard.files.place import Place
 from gpuyard.files.shape import shaped
 from gpuyard.files.suggest import did_you_mean
 from gpuyard.model.jobs import TaskState
-from gpuyard.model.quantities import milli
+from gpuyard.model.quantities import cpu_milli, memory_bytes, milli
 from gpuyard.model.reasons import Token
 from gpuyard.model.snapshot import Snapshot
 from gpuyard.policies.policy import Policy
@@ -165,10 +165,26 @@ def _wait(job: str, wanted: str | list[str] | WaitingSpec | None, place: Place) 
         return ExpectedWait(job)
     if isinstance(wanted, WaitingSpec):
         token = _token(wanted.reason, place.at("reason"))
+        _check_amount(wanted.have, place.at("have"))
+        _check_amount(wanted.need, place.at("need"))
         return ExpectedWait(job, (token,), wanted.have, wanted.need, wanted.subject, wanted.never)
     if isinstance(wanted, str):
         return ExpectedWait(job, (_token(wanted, place),))
     return ExpectedWait(job, tuple(_token(word, place.at(index)) for index, word in enumerate(wanted)))
+
+
+def _check_amount(written: Amount | None, place: Place) -> None:
+    """Whether it is an amount of anything; of what, only the reason that is then given tells."""
+    if written is not None and not any(_converts(convert, written) for convert in (cpu_milli, memory_bytes)):
+        raise place.error(f"{place.name} is no amount: {place.spot.shown()}", "write it as 4, 0.5, 500m or 64Gi")
+
+
+def _converts(convert: Callable[[Amount], int], written: Amount) -> bool:
+    try:
+        convert(written)
+    except QuantityError:
+        return False
+    return True
 
 
 def _eviction(job: str, wanted: str | EvictedSpec | None, place: Place) -> ExpectedEviction:
