@@ -219,6 +219,17 @@ def test_a_new_scenario_on_the_terminal() -> None:
     assert run("scenario", "new", "-").stdout.startswith("# A golden scenario")
 
 
+def test_a_file_that_may_not_be_looked_at_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def refused(path: Path, *arguments: object, **options: object) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "stat", refused)
+    monkeypatch.setattr(Path, "open", refused)
+    path = tmp_path / "a.yaml"
+    result = run("scenario", "check", path)
+    assert (result.exit_code, result.stderr) == (USAGE, f"error: {path}: cannot be read: Permission denied\n")
+
+
 FAILING = "rule: Wrong.\nnodes: 1\npending: [{job: a}]\nexpect: {waiting: {a: NotEnough}}\n"
 
 

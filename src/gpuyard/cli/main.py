@@ -69,18 +69,21 @@ class Gpuyard(click.Group):
         except GpuyardError as error:
             click.echo(f"error: {printable(str(error))}", err=True)
             return USAGE
-        except OSError as error:
-            # Whatever reads files turns their errors into ours, so this is about what we print.
-            _drop_output()
-            click.echo(f"error: the output cannot be written: {error.strerror or error}", err=True)
-            return NOT_WRITTEN
         except Exception as error:
-            return _bug(error)
+            # An error without a file's name is about what we print.
+            about_output = isinstance(error, OSError) and error.filename is None
+            return _not_written(error) if about_output else _bug(error)
 
 
 def _drop_output() -> None:
     """Nothing more can be written; Python must not try to write the rest when it ends."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _not_written(error: Exception) -> int:
+    _drop_output()
+    click.echo(f"error: the output cannot be written: {getattr(error, 'strerror', None) or error}", err=True)
+    return NOT_WRITTEN
 
 
 def _bug(error: Exception) -> int:

@@ -6,6 +6,7 @@ Place in the flow: cli `scenario check` ─paths─▶ **check** ─▶ golden o
 from __future__ import annotations
 
 import json
+import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
@@ -36,7 +37,8 @@ def check_file(path: Path) -> Iterator[Verdict]:
 
 def is_corpus(path: Path) -> bool:
     """Whether a file is a conformance file: a JSON object with `format` and either `scenarios` or `vectors`."""
-    if path.exists() and not path.is_file():
+    mode = _mode(path)
+    if mode and not stat.S_ISREG(mode):
         # What comes through a pipe can be read only once, and is a golden scenario.
         return False
     text = read_text(path).lstrip()
@@ -49,8 +51,16 @@ def is_corpus(path: Path) -> bool:
     return isinstance(content, dict) and "format" in content and bool({"scenarios", "vectors"} & content.keys())
 
 
+def _mode(path: Path) -> int:
+    """What kind of file it is; 0 where we may not know, so that whoever reads it says why."""
+    try:
+        return path.stat().st_mode
+    except (OSError, ValueError):
+        return 0
+
+
 def _files(path: Path) -> list[Path]:
-    if not path.is_dir():
+    if not stat.S_ISDIR(_mode(path)):
         return [path]
     found = sorted(file for file in path.rglob("*") if file.suffix in GOLDEN_SUFFIXES and file.is_file())
     if not found:
