@@ -4,8 +4,8 @@ import pytest
 
 from gpuyard.model.jobs import DeviceShare
 from gpuyard.model.plan import Action, Bind, Evict, Move, Promise, Resize
-from gpuyard.model.reasons import Holding, Reason, Token
-from gpuyard.model.text import CLUSTER, action_text, amount_text, reason_text, waiting_text
+from gpuyard.model.reasons import CLUSTER, Holding, Reason, Token
+from gpuyard.model.text import action_text, amount_text, reason_text, waiting_text
 
 FULL = {"resource": "gpu", "have": 5000, "need": 8000, "subject": "vision", "beneficiary": "late"}
 

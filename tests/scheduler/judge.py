@@ -80,9 +80,20 @@ def one_node_for(job: Job, books: Books, chunk: list[Task] | None = None) -> str
     for node in books.nodes:
         trial = Books(books.snapshot())
         fits = all(started_on(trial, job, task, node) for task in chunk or job.tasks)
-        if fits and within_bounds(trial, job):
+        if fits and within_bounds(trial, job) and not unwelcome(trial, job):
             return node
     return None
+
+
+def unwelcome(books: Books, job: Job) -> bool:
+    """Whether a task that lies near one of the job's wants no such company."""
+    return any(
+        carries(job, rule) and together(books, task, other, rule.level)
+        for task in books.jobs[job.id].tasks
+        if task.node
+        for _, other in others_present(books, task)
+        for rule in apart_rules(other)
+    )
 
 
 def started_on(books: Books, job: Job, task: Task, node: str) -> bool:

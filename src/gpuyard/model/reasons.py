@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from typing import Final
 
 import msgspec
 
@@ -33,6 +34,13 @@ class Token(enum.StrEnum):
     STALE = "Stale"
     DRAINED = "Drained"
     RUN_LIMIT = "RunLimit"
+
+
+TASKS: Final = "tasks"
+GPU_MEMORY: Final = "gpu-memory"
+MIG_PREFIX: Final = "mig-"
+CLUSTER: Final = "cluster"
+"""Words that stand in a reason for what is no rationed resource."""
 
 
 class Holding(msgspec.Struct, frozen=True, gc=False):

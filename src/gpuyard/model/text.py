@@ -10,15 +10,9 @@ from typing import Final
 
 from gpuyard.model.plan import Action, Bind, Evict, Move, Promise, Resize
 from gpuyard.model.quantities import CPU, GPU, MEMORY, MILLI, format_amount
-from gpuyard.model.reasons import Reason, Token
+from gpuyard.model.reasons import CLUSTER, GPU_MEMORY, MIG_PREFIX, TASKS, Reason, Token
 
 MAX_HOLDERS_SHOWN: Final = 5
-
-TASKS: Final = "tasks"
-GPU_MEMORY: Final = "gpu-memory"
-MIG_PREFIX: Final = "mig-"
-CLUSTER: Final = "cluster"
-"""Words that stand in a reason for what is no rationed resource."""
 
 
 def printable(text: str) -> str:

@@ -33,9 +33,10 @@ from gpuyard.model.quantities import (
     format_amount,
     format_milli,
     memory_bytes,
+    memory_mib,
     milli,
 )
-from gpuyard.model.reasons import Reason
+from gpuyard.model.reasons import GPU_MEMORY, Reason
 from gpuyard.model.snapshot import Snapshot
 from gpuyard.policies.policy import Policy
 from gpuyard.scenarios.verdict import Verdict
@@ -164,6 +165,8 @@ def _in_unit(resource: str, written: str) -> int | None:
     try:
         if resource == MEMORY:
             return memory_bytes(written)
+        if resource == GPU_MEMORY:
+            return memory_mib(written)
         if resource == CPU:
             return cpu_milli(written)
         thousandths = milli(written)

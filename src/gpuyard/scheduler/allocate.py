@@ -6,7 +6,8 @@ not block anyone behind it. Invariant: when the step ends, no job that still wai
 
 from __future__ import annotations
 
-import msgspec
+from collections.abc import Iterator
+from typing import NamedTuple
 
 from gpuyard.model.reasons import Reason
 from gpuyard.scheduler.diagnose import why_it_does_not_fit
@@ -18,15 +19,12 @@ from gpuyard.scheduler.ordering import Turns
 from gpuyard.scheduler.placement import Placer
 from gpuyard.scheduler.rearrange import rearrange
 
-Reasons = tuple[Reason, ...]
 
+class Left(NamedTuple):
+    """Jobs of one line that found no place, and the first of them as it was tried."""
 
-class Left(msgspec.Struct, frozen=True):
-    """Jobs of one line that found no place, and why."""
-
-    leaf: int
+    waiter: Waiter
     jobs: tuple[str, ...]
-    reasons: Reasons
 
 
 class Allocation:
@@ -36,7 +34,8 @@ class Allocation:
         self.draft = draft
         self.turns = Turns(draft)
         self.placer = Placer(draft)
-        self.unfit: dict[object, Reasons] = {}
+        self.unfit: set[object] = set()
+        """Signatures of what does not fit, whoever asks: limits are another matter."""
         self.left: list[Left] = []
         self.second_look = False
         """Set when something happened that may let a job fit that did not fit before."""
@@ -48,34 +47,32 @@ class Allocation:
         while self.second_look and self.left:
             self.second_look = False
             self._look_again()
-        for left in self.left:
-            self.draft.leave_waiting(self.draft.queues.frames[left.leaf].name, left.jobs, left.reasons)
+        self._say_why()
 
     def _serve(self) -> None:
         """Everyone once, in turn."""
         while (waiter := self.turns.next()) is not None:
-            reasons = self._blocked(waiter)
-            if reasons:
-                self.left.append(Left(waiter.leaf, self.turns.dropped(waiter), reasons))
+            served = self._place(waiter)
+            if served is None:
+                self.left.append(Left(waiter, self.turns.dropped(waiter)))
             else:
-                self.turns.served(waiter, self._more(waiter))
+                self.turns.served(waiter, self._more(served))
 
     def _look_again(self) -> None:
         """Try those that were left once more, in the order they were left."""
-        again, self.left, self.unfit = self.left, [], {}
+        again, self.left, self.unfit = self.left, [], set()
         for left in again:
-            self._try_line(left)
+            self._try_line(left.jobs)
 
-    def _try_line(self, left: Left) -> None:
-        for position, id in enumerate(left.jobs):
+    def _try_line(self, jobs: tuple[str, ...]) -> None:
+        for position, id in enumerate(jobs):
             waiter: Waiter | None = self._waiter_of(id)
             while waiter is not None:
-                reasons = self._blocked(waiter)
-                if reasons:
-                    rest = left.jobs[position:]
-                    self.left.append(Left(left.leaf, rest, reasons))
+                served = self._place(waiter)
+                if served is None:
+                    self.left.append(Left(waiter, jobs[position:]))
                     return
-                waiter = self._more(waiter)
+                waiter = self._more(served)
 
     def _waiter_of(self, id: str) -> Waiter | None:
         """What a job wants next, as this cycle has left it."""
@@ -83,26 +80,32 @@ class Allocation:
         known = self.draft.ledger.lines.waiters[id]
         return known if gang is None else next_waiter(known.job, known.leaf, gang, self.draft.shapes)
 
-    def _blocked(self, waiter: Waiter) -> Reasons:
-        """Place the waiter's chunk, or say why not."""
-        draft = self.draft
-        reasons = blockers(draft.queues, waiter.leaf, waiter.at_least, waiter.firm)
-        if reasons:
-            return reasons
-        known = self.unfit.get(waiter.signature)
-        if known is not None:
-            return known
-        if self.placer.place(waiter):
-            # Somebody may have waited for just this neighbour.
-            self.second_look = self.second_look or draft.ledger.neighbours.any_near
-            return ()
-        if rearrange(draft, waiter):
-            self.second_look = True
-            return ()
-        reasons = why_it_does_not_fit(draft, waiter)
-        if not draft.queues.resources.by_model:
-            self.unfit[waiter.signature] = reasons
-        return reasons
+    def _place(self, waiter: Waiter) -> Waiter | None:
+        """Place the waiter's chunk, or another that would do; say which, or None where nothing can be placed."""
+        if waiter.signature in self.unfit:
+            return None
+        fits_nowhere = True
+        for choice in self._choices(waiter):
+            if blockers(self.draft.queues, choice.leaf, choice.at_least, choice.firm):
+                fits_nowhere = False
+            elif self.placer.place(choice):
+                # Somebody may have waited for just this neighbour.
+                self.second_look = self.second_look or self.draft.ledger.neighbours.any_near
+                return choice
+            elif rearrange(self.draft, choice):
+                self.second_look = True
+                return choice
+        if fits_nowhere and not self.draft.queues.resources.by_model:
+            self.unfit.add(waiter.signature)
+        return None
+
+    def _choices(self, waiter: Waiter) -> Iterator[Waiter]:
+        """The waiter, then what else its job would take where its groups leave a choice."""
+        yield waiter
+        gang = waiter.gang
+        if gang is not None and waiter.chunk.children:
+            for chunk in gang.other_chunks():
+                yield Waiter(waiter.job, waiter.leaf, chunk, waiter.rank[1], gang, self.draft.shapes)
 
     def _more(self, waiter: Waiter) -> Waiter | None:
         """What a job that was just served wants next."""
@@ -112,8 +115,18 @@ class Allocation:
         gang = self.gangs.get(job.id)
         if gang is None:
             gang = self.gangs[job.id] = Gang(job)
-        gang.place(waiter.chunk, self.draft.nodes_given(waiter))
+        gang.place(waiter.chunk, self.draft.given(waiter))
         return next_waiter(job, waiter.leaf, gang, self.draft.shapes)
+
+    def _say_why(self) -> None:
+        """Give everyone who was left their reasons, with the numbers of the finished plan."""
+        alike: dict[object, tuple[Reason, ...]] = {}
+        for waiter, jobs in self.left:
+            reasons = blockers(self.draft.queues, waiter.leaf, waiter.at_least, waiter.firm)
+            if not reasons:
+                known = alike.get(waiter.signature) if not self.draft.queues.resources.by_model else None
+                reasons = alike[waiter.signature] = known or why_it_does_not_fit(self.draft, waiter)
+            self.draft.leave_waiting(waiter.job.queue, jobs, reasons)
 
 
 def allocate(draft: Draft) -> None:

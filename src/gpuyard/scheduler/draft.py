@@ -104,12 +104,12 @@ class Draft:
             placed.waits = True
             self.book(placed)
 
-    def nodes_given(self, waiter: Waiter) -> dict[str, str]:
-        """The node of each task of the waiter that was placed last."""
-        given: dict[str, str] = {}
+    def given(self, waiter: Waiter) -> dict[str, tuple[str, bool]]:
+        """For each task of a waiter just placed: its node, and whether it waits for its place."""
+        given: dict[str, tuple[str, bool]] = {}
         for placed in reversed(self.placed):
             if placed.waiter is waiter:
-                given[placed.task.id] = self.nodes.frames[placed.position].node.name
+                given[placed.task.id] = (self.nodes.frames[placed.position].node.name, placed.waits)
                 if len(given) == len(waiter.shapes):
                     break
         return given

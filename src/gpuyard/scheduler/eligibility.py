@@ -20,6 +20,8 @@ class Eligibility:
         self._devices: dict[tuple[str, ...], tuple[list[int], Ints]] = {}
         self.gpu_all: Ints = np.array([max(1, 1000 * f.whole_mask.bit_count()) for f in frames], dtype=np.int64)
         self.cpu_all: Ints = np.array([max(1, frame.node.cpu_milli) for frame in frames], dtype=np.int64)
+        self.memory_all: Ints = np.array([frame.node.memory_bytes for frame in frames], dtype=np.int64)
+        self.slots_all: Ints = np.array([frame.node.max_tasks for frame in frames], dtype=np.int64)
         self.models: tuple[str, ...] = tuple(sorted({device.model for frame in frames for device in frame.devices}))
 
     def nodes(self, where: Where) -> Bools:

@@ -7,12 +7,16 @@ completes it; afterwards it is the smallest step of growth. Invariant: a chunk i
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 import msgspec
 
 from gpuyard.model.jobs import Job, Task, TaskGroup, TaskState
 
 ACTIVE = frozenset({TaskState.RUNNING, TaskState.PROMISED})
+
+MAX_OTHER_CHUNKS: Final = 16
+"""Choices of groups tried for one job when the first does not fit."""
 
 
 class Chunk(msgspec.Struct, frozen=True):
@@ -31,11 +35,13 @@ class Chunk(msgspec.Struct, frozen=True):
 class Gang:
     """Where a job stands: per leaf, how many tasks are active and which still wait (the next one last)."""
 
-    __slots__ = ("active", "job", "nodes", "waiting")
+    __slots__ = ("active", "job", "nodes", "promised", "waiting")
 
     def __init__(self, job: Job) -> None:
         self.job = job
         self.active: dict[str, int] = {}
+        self.promised: dict[str, int] = {}
+        """How many of the active ones still wait for their place."""
         self.waiting: dict[str, list[Task]] = {}
         self.nodes: dict[str, list[str]] = {}
         single = job.group.leaf
@@ -44,33 +50,51 @@ class Gang:
             if task.state is TaskState.PENDING:
                 self.waiting.setdefault(leaf, []).append(task)
             elif task.state in ACTIVE:
-                self.started(leaf, task.node)
+                self.started(leaf, task.node, task.state is TaskState.PROMISED)
         for tasks in self.waiting.values():
             # The next task is taken off the end: rising priority, and of equals the first one last.
             tasks.reverse()
             tasks.sort(key=lambda task: task.priority)
 
-    def started(self, leaf: str, node: str) -> None:
+    def started(self, leaf: str, node: str, promised: bool) -> None:
         self.active[leaf] = self.active.get(leaf, 0) + 1
+        self.promised[leaf] = self.promised.get(leaf, 0) + promised
         self.nodes.setdefault(leaf, []).append(node)
 
-    def place(self, chunk: Chunk, nodes: dict[str, str]) -> None:
-        """Count a chunk as placed; `nodes` says where each of its tasks went."""
+    def place(self, chunk: Chunk, given: dict[str, tuple[str, bool]]) -> None:
+        """Count a chunk as placed; `given` says where each of its tasks went, and whether it waits for its place."""
         for child in chunk.children:
-            self.place(child, nodes)
+            self.place(child, given)
         for task in chunk.tasks:
             self.waiting[chunk.group.name].remove(task)
-            self.started(chunk.group.name, nodes[task.id])
+            self.started(chunk.group.name, *given[task.id])
 
-    def next_chunk(self) -> Chunk | None:
-        """What to place next; None where nothing waits, or too few tasks are there to complete a minimum."""
+    def next_chunk(self, without: frozenset[str] = frozenset()) -> Chunk | None:
+        """What to place next; None where nothing waits, or too few tasks are there to complete a minimum.
+
+        `without` names groups to leave out, where others may stand in for them.
+        """
         root = self.job.group
-        return self._growth(root) if self.satisfied(root) else self._minimum(root)
+        return self._growth(root, without) if self.satisfied(root) else self._minimum(root, without)
+
+    def other_chunks(self) -> Iterator[Chunk]:
+        """What else would do in place of the next chunk, where the job leaves a choice: a few, nearest first."""
+        tried: set[frozenset[str]] = {frozenset()}
+        ways: list[frozenset[str]] = [frozenset()]
+        while ways and len(tried) <= MAX_OTHER_CHUNKS:
+            without = ways.pop(0)
+            chunk = self.next_chunk(without)
+            if chunk is None:
+                continue
+            if without:
+                yield chunk
+            for name in _replaceable(chunk):
+                if without | {name} not in tried:
+                    tried.add(without | {name})
+                    ways.append(without | {name})
 
     def satisfied(self, group: TaskGroup) -> bool:
-        if group.leaf:
-            return self.active.get(group.name, 0) >= group.min_tasks
-        return sum(map(self.satisfied, group.children)) >= required_children(group)
+        return satisfied(group, self.active)
 
     def stage(self) -> int:
         """0 below the minimum, 1 exactly at it, 2 above: the order of jobs of equal priority."""
@@ -93,23 +117,27 @@ class Gang:
     def _above(self, leaf: TaskGroup) -> bool:
         return self.active.get(leaf.name, 0) > leaf.min_tasks
 
-    def _minimum(self, group: TaskGroup) -> Chunk | None:
+    def _minimum(self, group: TaskGroup, without: frozenset[str]) -> Chunk | None:
         if group.leaf:
             return self._take(group, group.min_tasks - self.active.get(group.name, 0))
         unsatisfied = [child for child in self._ordered(group) if not self.satisfied(child)]
         missing = required_children(group) - (len(group.children) - len(unsatisfied))
         chunks: list[Chunk] = []
         for child in unsatisfied:
-            chunk = self._minimum(child) if len(chunks) < missing else None
+            wanted = len(chunks) < missing and child.name not in without
+            chunk = self._minimum(child, without) if wanted else None
             if chunk is not None:
                 chunks.append(chunk)
         return Chunk(group, children=tuple(chunks)) if len(chunks) == missing else None
 
-    def _growth(self, group: TaskGroup) -> Chunk | None:
+    def _growth(self, group: TaskGroup, without: frozenset[str]) -> Chunk | None:
         if group.leaf:
             return self._take(group, 1)
         for child in self._ordered(group):
-            chunk = self._growth(child) if self.satisfied(child) else self._minimum(child)
+            if child.name in without:
+                continue
+            grow = self._growth if self.satisfied(child) else self._minimum
+            chunk = grow(child, without)
             if chunk is not None:
                 return Chunk(group, children=(chunk,))
         return None
@@ -128,6 +156,21 @@ class Gang:
         started = self.active.get(group.name, 0) if group.leaf else sum(map(self.satisfied, group.children))
         fill_ppm = started * 1_000_000 // minimum if minimum else 0
         return self.satisfied(group), minimum == 0, fill_ppm, group.name
+
+
+def satisfied(group: TaskGroup, counts: dict[str, int]) -> bool:
+    """Whether a group has its minimum, given how many tasks of each leaf count."""
+    if group.leaf:
+        return counts.get(group.name, 0) >= group.min_tasks
+    return sum(satisfied(child, counts) for child in group.children) >= required_children(group)
+
+
+def _replaceable(chunk: Chunk) -> Iterator[str]:
+    """Groups of a chunk for which a sibling could stand in."""
+    for child in chunk.children:
+        if len(chunk.children) < len(chunk.group.children):
+            yield child.group.name
+        yield from _replaceable(child)
 
 
 def required_children(group: TaskGroup) -> int:

@@ -12,25 +12,31 @@ import numpy as np
 from gpuyard.model.jobs import Job, Neighbour, TaskState
 from gpuyard.scheduler.columns import Bools
 from gpuyard.scheduler.draft import Draft
+from gpuyard.scheduler.nodestate import NodeFrame
 from gpuyard.scheduler.topology import node_label
 
-Labels = tuple[tuple[str, str], ...]
+Present = tuple[int, Job, tuple[Neighbour, ...]]
+"""A task that is there: its node, its job, its own rules."""
 
 
 def allowed_nodes(draft: Draft, job: Job, rules: tuple[Neighbour, ...]) -> Bools:
-    """The nodes that the rules of this task, and the `apart` rules of tasks already placed, leave open."""
-    frames = draft.nodes.frames
+    """The nodes that the rules of a task, and the `apart` rules of tasks already placed, leave open."""
+    just_placed = [(entry.position, entry.waiter.job, entry.task.request.where.neighbours) for entry in draft.placed]
+    return open_nodes(draft.nodes.frames, [*draft.ledger.neighbours.present(), *just_placed], job, rules)
+
+
+def open_nodes(frames: list[NodeFrame], present: list[Present], job: Job, rules: tuple[Neighbour, ...]) -> Bools:
+    """The same for any list of tasks that are there."""
     allowed = np.ones(len(frames), dtype=np.bool_)
-    present = [*draft.ledger.neighbours.present(), *_just_placed(draft)]
     for rule in rules:
-        occupied = {_domain(draft, at, rule.level) for at, other, _ in present if _matches(rule, other)}
+        occupied = {node_label(frames[at], rule.level) for at, other, _ in present if _matches(rule, other)}
         first_of_its_kind = not occupied and not rule.apart and _matches(rule, job)
         if not first_of_its_kind:
-            _restrict(draft, allowed, rule.level, occupied, rule.apart)
+            _restrict(frames, allowed, rule.level, occupied, rule.apart)
     for at, _, theirs in present:
         for rule in theirs:
             if rule.apart and _matches(rule, job):
-                _restrict(draft, allowed, rule.level, {_domain(draft, at, rule.level)}, True)
+                _restrict(frames, allowed, rule.level, {node_label(frames[at], rule.level)}, True)
     return allowed
 
 
@@ -39,11 +45,25 @@ class Neighbours:
 
     def __init__(self) -> None:
         self._by_job: dict[str, tuple[Job, list[tuple[int, tuple[Neighbour, ...]]]]] = {}
-        self.any_apart = self.any_near = self.loaded = False
+        self._near: set[str] = set()
+        self._apart: set[str] = set()
+        self.loaded = False
+
+    @property
+    def any_near(self) -> bool:
+        return bool(self._near)
+
+    @property
+    def any_apart(self) -> bool:
+        return bool(self._apart)
+
+    @property
+    def any_rules(self) -> bool:
+        return bool(self._near or self._apart)
 
     def set(self, job: Job, positions: dict[str, int]) -> None:
         """Note a job's placed tasks, where it has labels or rules; forget it where it has neither."""
-        self._by_job.pop(job.id, None)
+        self.forget(job.id)
         entries = [
             (positions[task.node], task.request.where.neighbours)
             for task in job.tasks
@@ -53,34 +73,26 @@ class Neighbours:
             self._by_job[job.id] = (job, entries)
         for task in job.tasks:
             for rule in task.request.where.neighbours:
-                self.any_apart = self.any_apart or rule.apart
-                self.any_near = self.any_near or not rule.apart
+                (self._apart if rule.apart else self._near).add(job.id)
 
     def forget(self, job: str) -> None:
         self._by_job.pop(job, None)
+        self._near.discard(job)
+        self._apart.discard(job)
 
-    def present(self) -> Iterable[tuple[int, Job, tuple[Neighbour, ...]]]:
+    def present(self) -> Iterable[Present]:
         for job, entries in self._by_job.values():
             for position, rules in entries:
                 yield position, job, rules
-
-
-def _just_placed(draft: Draft) -> Iterable[tuple[int, Job, tuple[Neighbour, ...]]]:
-    for placed in draft.placed:
-        yield placed.position, placed.waiter.job, placed.task.request.where.neighbours
 
 
 def _matches(rule: Neighbour, job: Job) -> bool:
     return set(rule.labels) <= set(job.labels)
 
 
-def _domain(draft: Draft, position: int, level: str) -> str:
-    return node_label(draft.nodes.frames[position], level)
-
-
-def _restrict(draft: Draft, allowed: Bools, level: str, domains: set[str], apart: bool) -> None:
-    for position in range(len(allowed)):
-        domain = _domain(draft, position, level)
+def _restrict(frames: list[NodeFrame], allowed: Bools, level: str, domains: set[str], apart: bool) -> None:
+    for position, frame in enumerate(frames):
+        domain = node_label(frame, level)
         inside = bool(domain) and domain in domains
         if inside is apart:
             allowed[position] = False

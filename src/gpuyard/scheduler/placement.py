@@ -15,7 +15,7 @@ from gpuyard.policies.policy import DevicePlacement, NodePlacement
 from gpuyard.scheduler.columns import Bools
 from gpuyard.scheduler.draft import Draft
 from gpuyard.scheduler.fit import NO_FIT, SHARED_FIRST
-from gpuyard.scheduler.gang import Chunk, leaves
+from gpuyard.scheduler.gang import Chunk, leaves, satisfied
 from gpuyard.scheduler.headroom import affordable
 from gpuyard.scheduler.jobbook import Waiter
 from gpuyard.scheduler.neighbours import allowed_nodes
@@ -31,7 +31,7 @@ class Placer:
 
     def __init__(self, draft: Draft) -> None:
         self.draft = draft
-        self._unruled = not draft.shapes.any_neighbours and not draft.queues.resources.by_model
+        self._unruled = not draft.ledger.neighbours.any_rules and not draft.queues.resources.by_model
         """Nothing but the shape of a task says where it may go: no rules about others, no rationed models."""
         self._packs = draft.policy.node_placement is not NodePlacement.SPREAD
 
@@ -40,33 +40,34 @@ class Placer:
         self.waiter = waiter
         self.keep_together = self._packs and not waiter.job.spread
         mark = self.draft.mark()
-        chunk = waiter.chunk
-        if len(chunk.tasks) == 1 and chunk.group.topology is None:
-            plain = self._unruled and not waiter.shapes[0].request.gpu_memory_mib and not waiter.job.spread
-            return self._put(chunk.tasks[0], waiter.shapes[0], None) if plain else self._task(chunk.tasks[0], None)
-        if not self._group(chunk, None):
+        if not self._place(waiter):
             self.draft.rollback(mark)
             return False
-        if self._must_wait(mark):
+        if self.draft.nodes.later and self._must_wait(mark):
             self.draft.postpone(mark)
         return True
 
+    def _place(self, waiter: Waiter) -> bool:
+        chunk = waiter.chunk
+        if len(chunk.tasks) > 1 or chunk.children or chunk.group.topology is not None:
+            return self._group(chunk, None)
+        plain = self._unruled and not waiter.shapes[0].request.gpu_memory_mib and not waiter.job.spread
+        return self._put(chunk.tasks[0], waiter.shapes[0], None) if plain else self._task(chunk.tasks[0], None)
+
     def _must_wait(self, mark: int) -> bool:
-        """Some task waits for its place, and without it a group would start below its minimum."""
-        if not self.draft.nodes.later:
-            return False
+        """Whether the job would start below its minimum, or a group that waits for a place below its own."""
         placed = self.draft.placed[mark:]
-        if not any(entry.waits for entry in placed):
-            return False
-        gang = self.waiter.gang
-        single = self.waiter.job.group.leaf
-        for leaf in leaves(self.waiter.job.group):
-            mine = [entry for entry in placed if single or entry.task.group == leaf.name]
-            started = gang.active.get(leaf.name, 0) if gang else 0
-            starting = sum(not entry.waits for entry in mine)
-            if len(mine) > starting and started + starting < leaf.min_tasks:
-                return True
-        return False
+        job, gang = self.waiter.job, self.waiter.gang
+        up = {leaf: count - gang.promised.get(leaf, 0) for leaf, count in gang.active.items()} if gang else {}
+        held_up: set[str] = set()
+        for entry in placed:
+            leaf = job.group.name if job.group.leaf else entry.task.group
+            if entry.waits:
+                held_up.add(leaf)
+            else:
+                up[leaf] = up.get(leaf, 0) + 1
+        below = (leaf for leaf in leaves(job.group) if leaf.name in held_up)
+        return not satisfied(job.group, up) or any(up.get(leaf.name, 0) < leaf.min_tasks for leaf in below)
 
     def _group(self, chunk: Chunk, among: Bools | None) -> bool:
         rule = self._rule(chunk)

@@ -44,7 +44,7 @@ class Shapes:
         """The smallest and the largest GPU memory of each model (and of all, under '')."""
         self._by_value: dict[Request, Shape] = {}
         self.any_neighbours = False
-        """Whether any request has rules about other tasks."""
+        """Whether any request so far had rules about other tasks."""
         self._several: dict[tuple[int, int], Shape] = {}
         self._by_identity: dict[int, tuple[Request, Shape]] = {}
 

@@ -7,17 +7,20 @@ gang's minimum the whole chunk goes. Pure; changes nothing it is given.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import msgspec
 
-from gpuyard.model.jobs import DeviceShare, Job, Task, TaskState
+from gpuyard.model.jobs import DeviceShare, Job, Task, TaskGroup, TaskState, TopologyRule
 from gpuyard.model.plan import Action, Bind, Evict, Move, Plan, Promise, Resize
-from gpuyard.model.quantities import MILLI
-from gpuyard.model.reasons import Reason, Token
+from gpuyard.model.quantities import CPU, GPU, MEMORY, MILLI
+from gpuyard.model.reasons import MIG_PREFIX, TASKS, Reason, Token
 from gpuyard.model.snapshot import Snapshot
 from gpuyard.scheduler.eligibility import may_use
-from gpuyard.scheduler.gang import leaves
+from gpuyard.scheduler.gang import ACTIVE, leaves
 from gpuyard.scheduler.headroom import blockers
 from gpuyard.scheduler.ledger import Ledger
+from gpuyard.scheduler.neighbours import Present, open_nodes
 from gpuyard.scheduler.nodebook import NodeBook
 from gpuyard.scheduler.nodestate import NodeFrame, NodeState
 from gpuyard.scheduler.queuebook import QueueBook
@@ -45,7 +48,7 @@ def verify_on(plan: Plan, ledger: Ledger) -> tuple[Verdict, ...]:
     refused: dict[tuple[str, str], Reason] = {}
     while True:
         found = _Replay(ledger, refused).run(plan)
-        broken = _broken_gangs(ledger, found)
+        broken = _broken_gangs(ledger, found) or _broken_domains(ledger, found)
         if not broken:
             return found
         refused |= broken
@@ -59,6 +62,7 @@ class _Replay:
         self.refused = refused
         self.nodes: NodeBook = ledger.nodes.fork()
         self.queues: QueueBook = ledger.queues.fork()
+        self.present: list[Present] = list(ledger.neighbours.present())
 
     def run(self, plan: Plan) -> tuple[Verdict, ...]:
         return tuple([Verdict(action, self._why_not(action)) for action in plan.actions])
@@ -89,20 +93,31 @@ class _Replay:
         position = self.nodes.at.get(action.node, -1)
         if position < 0 or not may_use(self.nodes.frames[position].node, task.request.where):
             return Reason(Token.NO_MATCHING_NODE, subject=action.node)
-        reason = self._room(action, task, position) or self._bounds(job, task, action, leaf, position)
+        reason = (
+            self._room(action, task, position)
+            or self._company(job, task, position)
+            or self._bounds(job, task, action, leaf, position)
+        )
         if reason is None:
             take = self.nodes.bind if isinstance(action, Bind) else self.nodes.promise
             take(position, task.request, action.shares)
             self.queues.charge(leaf, self._amounts(task, action, position), not job.preemptible)
+            self.present.append((position, job, task.request.where.neighbours))
         return reason
 
     def _room(self, action: Bind | Promise, task: Task, position: int) -> Reason | None:
         now, later = self.nodes.now[position], self.nodes.later.get(position)
         states = [later or now] if isinstance(action, Promise) else [now, *([later] if later else [])]
         frame = self.nodes.frames[position]
-        if all(_holds(task, action.shares, state, frame) for state in states):
+        return next((short for state in states if (short := _shortage(task, action.shares, state, frame))), None)
+
+    def _company(self, job: Job, task: Task, position: int) -> Reason | None:
+        """Rules about other tasks, its own and theirs."""
+        if not self.ledger.neighbours.any_rules:
             return None
-        return Reason(Token.NOT_ENOUGH, subject=action.node)
+        allowed = open_nodes(self.nodes.frames, self.present, job, task.request.where.neighbours)
+        node = self.nodes.frames[position].node.name
+        return None if allowed[position] else Reason(Token.NO_MATCHING_NODE, subject=node)
 
     def _bounds(self, job: Job, task: Task, action: Bind | Promise, leaf: int, position: int) -> Reason | None:
         amounts = self._amounts(task, action, position)
@@ -116,25 +131,23 @@ def _task(job: Job | None, id: str) -> Task | None:
     return next((task for task in job.tasks if task.id == id), None) if job else None
 
 
-def _holds(task: Task, shares: tuple[DeviceShare, ...], state: NodeState, frame: NodeFrame) -> bool:
-    """Whether a state has room for a task with exactly these shares."""
+def _shortage(task: Task, shares: tuple[DeviceShare, ...], state: NodeState, frame: NodeFrame) -> Reason | None:
+    """What a state lacks for a task with exactly these shares."""
     request = task.request
-    if (
-        state.slots < 1
-        or request.cpu_milli > max(state.cpu_milli, 0)
-        or request.memory_bytes > max(state.memory_bytes, 0)
-    ):
-        return False
-    if any(state.other.get(name, 0) < amount for name, amount in request.other):
-        return False
-    slices: dict[tuple[str, int], int] = {}
-    for share in shares:
-        if share.mig:
-            key = (share.mig, share.device)
-            slices[key] = slices.get(key, 0) + 1
-        elif not _device_holds(task, share, state, frame):
-            return False
-    return all(state.mig.get(key, 0) >= count for key, count in slices.items())
+    wanted = [(CPU, state.cpu_milli, request.cpu_milli), (MEMORY, state.memory_bytes, request.memory_bytes)]
+    wanted += [(name, state.other.get(name, 0), amount) for name, amount in request.other]
+    for profile, device in {(share.mig, share.device) for share in shares if share.mig}:
+        count = sum(share.mig == profile and share.device == device for share in shares)
+        wanted.append((f"{MIG_PREFIX}{profile}", state.mig.get((profile, device), 0), count))
+    whole = [share for share in shares if not share.mig]
+    free = sum(share.gpu_milli for share in whole if _device_holds(task, share, state, frame))
+    kept = all(_device_holds(task, share, state, frame) for share in whole)
+    if not kept:
+        return Reason(Token.NOT_ENOUGH, GPU, free, sum(share.gpu_milli for share in whole), subject=frame.node.name)
+    for resource, have, need in [*wanted, (TASKS, state.slots, 1)]:
+        if need and have < need:
+            return Reason(Token.NOT_ENOUGH, resource, max(have, 0), need, subject=frame.node.name)
+    return None
 
 
 def _device_holds(task: Task, share: DeviceShare, state: NodeState, frame: NodeFrame) -> bool:
@@ -169,7 +182,7 @@ def _broken_gangs(ledger: Ledger, verdicts: tuple[Verdict, ...]) -> dict[tuple[s
 
 def _below_minimum(job: Job, verdicts: list[Verdict]) -> dict[tuple[str, str], Reason]:
     holding = {verdict.action.task for verdict in verdicts if verdict.holds}
-    active = {task.id for task in job.tasks if task.state in (TaskState.RUNNING, TaskState.PROMISED)}
+    active = {task.id for task in job.tasks if task.state in ACTIVE}
     single = job.group.leaf
     for leaf in leaves(job.group):
         mine = [task.id for task in job.tasks if single or task.group == leaf.name]
@@ -179,3 +192,39 @@ def _below_minimum(job: Job, verdicts: list[Verdict]) -> dict[tuple[str, str], R
             reason = Reason(Token.GANG_INCOMPLETE, have=up, need=leaf.min_tasks, subject=leaf.name)
             return {(job.id, task): reason for task in holding}
     return {}
+
+
+def _broken_domains(ledger: Ledger, verdicts: tuple[Verdict, ...]) -> dict[tuple[str, str], Reason]:
+    """Tasks of groups that would no longer lie in one domain of the level they require."""
+    broken: dict[tuple[str, str], Reason] = {}
+    nodes_by_job: dict[str, dict[str, str]] = {}
+    for verdict in verdicts:
+        if verdict.holds and isinstance(verdict.action, Bind | Promise):
+            nodes_by_job.setdefault(verdict.action.job, {})[verdict.action.task] = verdict.action.node
+    for id, given in nodes_by_job.items():
+        job = ledger.jobs[id]
+        for group in _required_groups(job.group):
+            rule = group.topology
+            assert rule is not None
+            names = {leaf.name for leaf in leaves(group)}
+            mine = [task for task in job.tasks if job.group.leaf or task.group in names]
+            nodes = {given.get(task.id) or (task.node if task.state in ACTIVE else "") for task in mine} - {""}
+            if nodes and not _one_domain(ledger, rule, nodes):
+                reason = Reason(Token.NO_DOMAIN, subject=rule.required or "")
+                broken |= {(id, task): reason for task in given}
+    return broken
+
+
+def _required_groups(group: TaskGroup) -> Iterator[TaskGroup]:
+    if group.topology is not None and group.topology.required is not None:
+        yield group
+    for child in group.children:
+        yield from _required_groups(child)
+
+
+def _one_domain(ledger: Ledger, rule: TopologyRule, nodes: set[str]) -> bool:
+    levels = ledger.domains.levels(rule)
+    if levels is None:
+        return False
+    positions = [ledger.nodes.at[node] for node in nodes if node in ledger.nodes.at]
+    return any(all(mask[at] for at in positions) for mask in ledger.domains.at(rule.topology, levels[-1]).values())
