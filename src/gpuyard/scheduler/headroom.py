@@ -54,7 +54,7 @@ def affordable(draft: Draft, waiter: Waiter, shape: Shape) -> Shape | None:
     """
     resources = draft.queues.resources
     request = shape.request
-    if not request.devices or (not resources.by_model and not request.gpu_memory_mib):
+    if (not resources.by_model and not request.gpu_memory_mib) or not (request.devices or request.mig):
         return shape
     models = request.where.gpu_models or draft.eligibility.models
     kept = tuple(model for model in models if _affordable(draft, waiter, shape, model))
@@ -72,6 +72,7 @@ def _affordable(draft: Draft, waiter: Waiter, shape: Shape, model: str) -> bool:
     if request.gpu_memory_mib:
         smallest = draft.shapes.smallest_memory_mib(model)
         milli = request.devices * memory_milli(request.gpu_memory_mib, smallest) if smallest else 0
+    milli += sum(resources.slice_milli(profile) * count for profile, count in request.mig)
     positions = [GPU_AT, *([resources.by_model[model]] if model in resources.by_model else [])]
     for position in positions:
         room = headroom(draft.queues, waiter.leaf, waiter.firm, position)
