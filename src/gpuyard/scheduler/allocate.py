@@ -6,7 +6,7 @@ not block anyone behind it. Invariant: when the step ends, no job that still wai
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from gpuyard.model.reasons import Reason
@@ -99,13 +99,16 @@ class Allocation:
             self.unfit.add(waiter.signature)
         return None
 
-    def _choices(self, waiter: Waiter) -> Iterator[Waiter]:
+    def _choices(self, waiter: Waiter) -> Iterable[Waiter]:
         """The waiter, then what else its job would take where its groups leave a choice."""
+        return (
+            (waiter,) if waiter.gang is None or not waiter.chunk.children else self._group_choices(waiter, waiter.gang)
+        )
+
+    def _group_choices(self, waiter: Waiter, gang: Gang) -> Iterator[Waiter]:
         yield waiter
-        gang = waiter.gang
-        if gang is not None and waiter.chunk.children:
-            for chunk in gang.other_chunks():
-                yield Waiter(waiter.job, waiter.leaf, chunk, waiter.rank[1], gang, self.draft.shapes)
+        for chunk in gang.other_chunks():
+            yield Waiter(waiter.job, waiter.leaf, chunk, waiter.rank[1], gang, self.draft.shapes)
 
     def _more(self, waiter: Waiter) -> Waiter | None:
         """What a job that was just served wants next."""

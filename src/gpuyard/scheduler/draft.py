@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 class Placed:
     """One task that this cycle has given a place."""
 
-    __slots__ = ("amounts", "grew", "position", "shape", "shares", "task", "undo", "waiter", "waits")
+    __slots__ = ("amounts", "position", "shape", "shares", "task", "undo", "waiter", "waits")
 
     def __init__(self, waiter: Waiter, task: Task, shape: Shape, position: int, waits: bool) -> None:
         self.waiter = waiter
@@ -37,7 +37,6 @@ class Placed:
         self.position = position
         self.waits = waits
         """True where the place is still being freed."""
-        self.grew = waiter.rank[1] > 0
         self.shares: tuple[DeviceShare, ...] = ()
         self.amounts: Amounts = ()
         self.undo: Undo
@@ -61,6 +60,7 @@ class Draft:
         self.waiting: list[Waiting] = list(ledger.never_started)
         self.rearrange_steps_left = policy.rearrange_steps
         self._plain = not self.queues.resources.by_model
+        self._reasons: dict[tuple[Token, str], Reason] = {}
 
     def put(
         self,
@@ -127,12 +127,14 @@ class Draft:
         return self.queues.resources.of_task(request, placed.shares, self.nodes.frames[placed.position].node)
 
     def _action(self, placed: Placed) -> Action:
-        job, task = placed.waiter.job.id, placed.task.id
         node = self.nodes.frames[placed.position].node.name
-        if placed.waits:
-            return Promise(job, task, node, placed.shares, Reason(Token.PLACE_FREEING, subject=node))
-        token = Token.GREW if placed.grew else Token.PLACED
-        return Bind(job, task, node, placed.shares, Reason(token, subject=node))
+        action, token = (Promise, Token.PLACE_FREEING) if placed.waits else (Bind, Token.PLACED)
+        if not placed.waits and placed.waiter.rank[1]:
+            token = Token.GREW
+        reason = self._reasons.get((token, node))
+        if reason is None:
+            reason = self._reasons[token, node] = Reason(token, subject=node)
+        return action(placed.waiter.job.id, placed.task.id, node, placed.shares, reason)
 
 
 def _place(waiting: Waiting) -> tuple[str, str]:

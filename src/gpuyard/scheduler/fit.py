@@ -30,6 +30,9 @@ SHARED_FIRST: Final = 1 << 50
 MAX_COLUMNS: Final = 512
 """Shapes whose scores are remembered; beyond it they start over."""
 
+MANY: Final = 8
+"""So many shapes have scores of their own; further ones that differ only in CPU or memory share them at first."""
+
 FEW: Final = 16
 """Up to this many changes are scored node by node; more are scored as columns."""
 
@@ -72,7 +75,10 @@ class FitTable:
             view = self._new_view(shape)
             view.scores = self._all(shape)
         elif view.seen < len(journal):
-            if len(journal) - view.seen > FEW:
+            if len(journal) - view.seen == 1:
+                position = journal[-1]
+                view.scores[position] = self._at(shape, view, position)
+            elif len(journal) - view.seen > FEW:
                 view.scores = self._all(shape)
             else:
                 for position in set(journal[view.seen :]):
@@ -98,6 +104,12 @@ class FitTable:
 
     def best(self, shape: Shape, among: Bools | None) -> int:
         """The best node for this shape, now; -1 where there is none."""
+        if shape.id not in self._views and len(self._views) >= MANY and shape.coarse is not shape:
+            # CPU and memory rarely decide: the best node without them is the best with them, if it has them. Where
+            # they do, the shape gets scores of its own from then on.
+            position = self.best(shape.coarse, among)
+            if position < 0 or self._at(shape, self._view(shape.coarse), position) < NO_FIT:
+                return position
         scores = self.scores(shape)
         if among is not None:
             scores = np.where(among, scores, NO_FIT)
@@ -187,9 +199,8 @@ class FitTable:
         return shape.shared and all(share.device in states[-1].parts for share in shares)
 
     def _scored(self, shape: Shape, position: int, state: NodeState, shared: bool) -> int:
-        gpu = bool(shape.request.devices or shape.request.mig)
         gpu_all, cpu_all = self._gpu_all[position], self._cpu_all[position]
-        score: int = self._score(gpu, state.gpu_milli, state.cpu_milli, gpu_all, cpu_all)
+        score: int = self._score(shape.gpu, state.gpu_milli, state.cpu_milli, gpu_all, cpu_all)
         if self._gradient is not None and shape.request.devices:
             score -= FAR * self._gradient_at(shape, position, state)[0]
         return score - SHARED_FIRST if shared and self.packs_parts else score

@@ -70,6 +70,8 @@ def waiter_of(job: Job, leaf: int, shapes: Shapes) -> Waiter | Gang | None:
 
 
 def _all_pending_and_equal(tasks: tuple[Task, ...]) -> bool:
+    if len(tasks) == 1:
+        return tasks[0].state is TaskState.PENDING
     return all(task.state is TaskState.PENDING and not task.priority for task in tasks)
 
 

@@ -160,25 +160,25 @@ class Ledger:
     def _load_jobs(self) -> None:
         """Enter all jobs. Most hold and ask the same as many others, so equal accounts are made and charged once."""
         waiters: list[Waiter] = []
-        equal: dict[Account, int] = {}
-        alike: dict[tuple[object, ...], Account] = {}
+        accounts: dict[object, Account] = {}
+        counts: dict[object, int] = {}
         at, tasks_on = self.nodes.at, self.nodes.tasks_on
         for job in self.jobs.values():
             for task in job.tasks:
                 if task.node and task.state in PLACED and task.node in at:
                     tasks_on[at[task.node]].append((task, job))
-            kind = self._kind(job)
-            account = alike.get(kind) if kind else None
+            kind: object = self._kind(job)
+            account = accounts.get(kind) if kind else None
             if account is None:
                 account = self._account(job)
-                if kind:
-                    alike[kind] = account
-            equal[account] = equal.get(account, 0) + 1
+                kind = kind or account
+                accounts[kind] = account
+            counts[kind] = counts.get(kind, 0) + 1
             waiter = self._waiter(job, account.leaf) if account.waits else None
             if waiter is not None:
                 waiters.append(waiter)
-        for account, count in equal.items():
-            self._charge(account, count)
+        for kind, account in accounts.items():
+            self._charge(account, counts[kind])
         self.lines.load(waiters)
         self._follow_neighbours(self.jobs.values())
 

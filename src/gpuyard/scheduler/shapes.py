@@ -20,7 +20,7 @@ MAX_ALIASES: Final = 200_000
 class Shape:
     """One request, with what it costs. `copies` tasks of it at once make a shape of their own."""
 
-    __slots__ = ("asked", "at_least", "copies", "extra", "id", "request", "shared", "whole")
+    __slots__ = ("asked", "at_least", "coarse", "copies", "extra", "gpu", "id", "request", "shared", "whole")
 
     def __init__(self, id: int, request: Request, copies: int, asked: Amounts, at_least: Amounts) -> None:
         self.id = id
@@ -33,6 +33,9 @@ class Shape:
         self.at_least = at_least
         """The least it can count, for limits: by the largest GPU that would do."""
         self.extra = bool(request.mig or request.other)
+        self.gpu = bool(request.devices or request.mig)
+        self.coarse: Shape = self
+        """The same but for CPU, memory and the like: many shapes differ in nothing else."""
 
 
 class Shapes:
@@ -82,7 +85,16 @@ class Shapes:
         amounts = self.resources.of_request
         asked = amounts(request, self._gpu_milli(request, smallest))
         at_least = amounts(request, self._gpu_milli(request, largest))
-        return Shape(len(self._by_value) + len(self._several), _multiplied(request, copies), copies, asked, at_least)
+        coarse = self._coarse(request, copies)
+        shape = Shape(len(self._by_value) + len(self._several), _multiplied(request, copies), copies, asked, at_least)
+        shape.coarse = coarse or shape
+        return shape
+
+    def _coarse(self, request: Request, copies: int) -> Shape | None:
+        if not (request.cpu_milli or request.memory_bytes or request.other):
+            return None
+        one = self.of_value(msgspec.structs.replace(request, cpu_milli=0, memory_bytes=0, other=()))
+        return one if copies == 1 else self.several(one, copies)
 
     def _memory_range(self, request: Request) -> tuple[int, int]:
         models = request.where.gpu_models or ("",)
