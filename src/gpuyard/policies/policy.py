@@ -64,6 +64,8 @@ class Policy(msgspec.Struct, frozen=True):
     """For the fragmentation gradient; empty: taken from the jobs in the snapshot."""
     usage_weight_milli: int = 1000
     """How strongly past use lowers a queue's part of the surplus, in thousandths; no history, no effect."""
+    staleness_grace_ms: int = 60_000
+    """How long a gang may be below its minimum before what is left of it is stopped; negative: for ever."""
     rearrange_steps: int = 20_000
     """How many placements a cycle may try when it re-arranges what it has itself just placed, to fit one more job."""
 

@@ -12,6 +12,7 @@ from gpuyard.policies.policy import DEFAULT, Policy, Step
 from gpuyard.scheduler.allocate import allocate
 from gpuyard.scheduler.draft import Draft
 from gpuyard.scheduler.ledger import Ledger
+from gpuyard.scheduler.stale import evict_stale_gangs
 
 
 def schedule(snapshot: Snapshot, policy: Policy = DEFAULT) -> Plan:
@@ -20,8 +21,10 @@ def schedule(snapshot: Snapshot, policy: Policy = DEFAULT) -> Plan:
 
 
 def plan(ledger: Ledger, policy: Policy = DEFAULT) -> Plan:
-    """Decide who starts and who grows, in the order a fair owner of the cluster would. The ledger is not changed."""
+    """Decide who starts, grows and ends, in the order a fair owner of the cluster would. The ledger is not changed."""
     draft = Draft(ledger, policy)
     if Step.ALLOCATE in policy.steps:
         allocate(draft)
+    if Step.STALE_GANGS in policy.steps:
+        evict_stale_gangs(draft)
     return draft.finish()

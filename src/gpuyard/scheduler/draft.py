@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from gpuyard.model.jobs import DeviceShare, Task
-from gpuyard.model.plan import Action, Bind, Plan, Promise, Waiting
+from gpuyard.model.plan import Action, Bind, Evict, Plan, Promise, Waiting
 from gpuyard.model.reasons import Reason, Token
 from gpuyard.policies.fragmentation import Gradient, typical_tasks
 from gpuyard.policies.policy import DevicePlacement, NodePlacement, Policy
@@ -57,6 +57,7 @@ class Draft:
         self.total = ledger.total()
         self.shares = self.queues.shares(self.total, policy.usage_weight_milli)
         self.placed: list[Placed] = []
+        self.evictions: list[Evict] = []
         self.waiting: list[Waiting] = list(ledger.never_started)
         self.rearrange_steps_left = policy.rearrange_steps
         self._plain = not self.queues.resources.by_model
@@ -114,11 +115,16 @@ class Draft:
                     break
         return given
 
+    def tasks_given(self, job: str) -> frozenset[str]:
+        """The tasks of a job that this cycle has given a place."""
+        return frozenset(placed.task.id for placed in self.placed if placed.waiter.job.id == job)
+
     def leave_waiting(self, queue: str, jobs: Iterable[str], reasons: tuple[Reason, ...]) -> None:
         self.waiting.append(Waiting(queue, tuple(jobs), reasons))
 
     def finish(self) -> Plan:
-        return Plan(tuple([self._action(placed) for placed in self.placed]), tuple(sorted(self.waiting, key=_place)))
+        actions = (*[self._action(placed) for placed in self.placed], *self.evictions)
+        return Plan(actions, tuple(sorted(self.waiting, key=_place)))
 
     def _amounts(self, placed: Placed) -> Amounts:
         request = placed.shape.request

@@ -13,7 +13,10 @@ import msgspec
 
 from gpuyard.model.jobs import Job, Task, TaskGroup, TaskState
 
-ACTIVE = frozenset({TaskState.RUNNING, TaskState.PROMISED})
+ACTIVE: Final = frozenset({TaskState.RUNNING, TaskState.PROMISED})
+
+IN_PLACE: Final = ACTIVE | {TaskState.FREEING, TaskState.STUCK}
+"""Tasks that take up room on a node, or will. Only active ones count against their queue: what is ending does not."""
 
 MAX_OTHER_CHUNKS: Final = 16
 """Choices of groups tried for one job when the first does not fit."""
@@ -163,6 +166,24 @@ def satisfied(group: TaskGroup, counts: dict[str, int]) -> bool:
     if group.leaf:
         return counts.get(group.name, 0) >= group.min_tasks
     return sum(satisfied(child, counts) for child in group.children) >= required_children(group)
+
+
+def is_incomplete(job: Job) -> bool:
+    """Whether a job has tasks in place, none that succeeded, and fewer of them than its minimum."""
+    states = [task.state for task in job.tasks]
+    if TaskState.SUCCEEDED in states or not any(state in IN_PLACE for state in states):
+        return False
+    return not satisfied(job.group, in_place(job, frozenset()))
+
+
+def in_place(job: Job, given: frozenset[str]) -> dict[str, int]:
+    """Tasks in place per leaf, counting those that were just given a place."""
+    counts: dict[str, int] = {}
+    for task in job.tasks:
+        if task.state in IN_PLACE or task.id in given:
+            leaf = job.group.name if job.group.leaf else task.group
+            counts[leaf] = counts.get(leaf, 0) + 1
+    return counts
 
 
 def _replaceable(chunk: Chunk) -> Iterator[str]:

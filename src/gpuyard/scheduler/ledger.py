@@ -27,7 +27,7 @@ from gpuyard.model.snapshot import (
     UsageSet,
 )
 from gpuyard.scheduler.eligibility import Eligibility
-from gpuyard.scheduler.gang import ACTIVE, Gang
+from gpuyard.scheduler.gang import ACTIVE, IN_PLACE, Gang, is_incomplete
 from gpuyard.scheduler.jobbook import Lines, Waiter, waiter_of
 from gpuyard.scheduler.neighbours import Neighbours
 from gpuyard.scheduler.nodebook import NodeBook
@@ -36,9 +36,6 @@ from gpuyard.scheduler.queuebook import QueueBook
 from gpuyard.scheduler.resources import Amounts, Resources, plus, times
 from gpuyard.scheduler.shapes import Shape, Shapes
 from gpuyard.scheduler.topology import Domains
-
-PLACED = ACTIVE | {TaskState.FREEING, TaskState.STUCK}
-"""Tasks that take up room on a node. Only active ones count against their queue: what is ending no longer does."""
 
 
 class Account(NamedTuple):
@@ -147,6 +144,8 @@ class Ledger:
         self.neighbours = Neighbours()
         self.lines = Lines()
         self._stranded: dict[str, Reason] = {}
+        self.incomplete: set[str] = set()
+        """Jobs of which something is in place, but less than their minimum."""
         self._held_on_closed = resources.zero
         # Where single models are rationed, or nodes are closed, what a task counts hangs on where it lies.
         self._plain = not resources.by_model and all(node.open for node in self._nodes.values())
@@ -165,7 +164,7 @@ class Ledger:
         at, tasks_on = self.nodes.at, self.nodes.tasks_on
         for job in self.jobs.values():
             for task in job.tasks:
-                if task.node and task.state in PLACED and task.node in at:
+                if task.node and task.state in IN_PLACE and task.node in at:
                     tasks_on[at[task.node]].append((task, job))
             kind: object = self._kind(job)
             account = accounts.get(kind) if kind else None
@@ -174,6 +173,8 @@ class Ledger:
                 kind = kind or account
                 accounts[kind] = account
             counts[kind] = counts.get(kind, 0) + 1
+            if (len(job.tasks) > 1 or job.group.min_tasks > 1) and is_incomplete(job):
+                self.incomplete.add(job.id)
             waiter = self._waiter(job, account.leaf) if account.waits else None
             if waiter is not None:
                 waiters.append(waiter)
@@ -186,9 +187,11 @@ class Ledger:
         """Enter one job that is new or has changed."""
         for task in job.tasks:
             position = self.nodes.at.get(task.node, -1)
-            if position >= 0 and task.state in PLACED:
+            if position >= 0 and task.state in IN_PLACE:
                 self.nodes.tasks_on[position].append((task, job))
                 touched.add(position)
+        if is_incomplete(job):
+            self.incomplete.add(job.id)
         account = self._account(job)
         self._charge(account, 1)
         waiter = self._waiter(job, account.leaf) if account.waits else None
@@ -269,6 +272,7 @@ class Ledger:
         self.lines.remove(id)
         self.neighbours.forget(id)
         self._stranded.pop(id, None)
+        self.incomplete.discard(id)
 
 
 def _memory_ranges(frames: Iterable[NodeFrame]) -> dict[str, tuple[int, int]]:
