@@ -119,7 +119,7 @@ def _short(draft: Draft, asked: list[Asked]) -> tuple[Reason, ...]:
 def _holders(draft: Draft, resource: str, request: Request) -> tuple[Holding, ...]:
     """Who holds most of what is missing: leaf queues, the largest first. Slices and task slots have no such number."""
     queues = draft.queues
-    if resource == GPU and request.where.gpu_models:
+    if request.where.gpu_models and resource.partition("/")[0] == GPU:
         held = _held_of_models(draft, request.where.gpu_models)
     elif resource in queues.resources.at:
         position = queues.resources.at[resource]

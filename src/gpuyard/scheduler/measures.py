@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpuyard.model.quantities import CPU, GPU, MEMORY, MILLI
+from gpuyard.model.jobs import Request
+from gpuyard.model.quantities import CPU, GPU, MEMORY, MILLI, gpu_model_resource
 from gpuyard.model.reasons import GPU_MEMORY, MIG_PREFIX, TASKS
 from gpuyard.scheduler.columns import SHARING_CODE, Ints
 from gpuyard.scheduler.draft import Draft
@@ -93,7 +94,13 @@ def _whole(draft: Draft, shape: Shape) -> Measure:
     for position, later in draft.nodes.later.items():
         free[position] = (draft.nodes.now[position].free & later.free & masks[position]).bit_count()
     capacity = np.bitwise_count(mask).astype(np.int64)
-    return Measure.plain(GPU, shape.request.devices * MILLI, free * MILLI, capacity * MILLI)
+    return Measure.plain(_gpus(shape.request), shape.request.devices * MILLI, free * MILLI, capacity * MILLI)
+
+
+def _gpus(request: Request) -> str:
+    """GPUs, or those of the one model a request names."""
+    models = request.where.gpu_models
+    return gpu_model_resource(models[0]) if len(models) == 1 else GPU
 
 
 def _named(name: str) -> Count:
@@ -124,7 +131,7 @@ def _parts(draft: Draft, shape: Shape) -> Measure:
     joinable = np.where(open_to_it, left, 0)
     whole = np.where(usable, columns.capacity_mib if by_memory else MILLI, 0)
     return Measure(
-        GPU_MEMORY if by_memory else GPU,
+        GPU_MEMORY if by_memory else _gpus(request),
         each,
         _nth_largest(joinable, request.devices),
         _nth_largest(whole, request.devices),
