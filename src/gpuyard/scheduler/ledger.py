@@ -111,7 +111,8 @@ class Ledger:
     def facts(self) -> tuple[object, ...]:
         """Everything that is booked, as one comparable value."""
         stranded = tuple(sorted((id, reason.token.value) for id, reason in self._stranded.items()))
-        return self.nodes.facts(), self.queues.facts(), self.lines.facts(), stranded, self.total(), self.now_ms
+        waiting = self.lines.facts(), stranded, tuple(sorted(self.incomplete))
+        return self.nodes.facts(), self.queues.facts(), waiting, self.total(), self.now_ms
 
     def _note(self, change: Change) -> bool:
         match change:

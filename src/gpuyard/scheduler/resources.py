@@ -31,16 +31,16 @@ class Resources:
         self.at = {name: position for position, name in enumerate(self.names)}
         self.zero: Amounts = (0,) * len(self.names)
         self.by_model = {name.removeprefix("gpu/"): at for name, at in self.at.items() if name.startswith("gpu/")}
-        self._slices = {
-            slices.profile: slices.gpu_milli
-            for node in nodes
-            for device in node.devices
-            for slices in device.mig
-            if slices.gpu_milli is not None
-        }
+        self._slices: dict[str, int] = {}
+        for node in nodes:
+            for device in node.devices:
+                for slices in device.mig:
+                    if slices.gpu_milli is not None:
+                        most = max(slices.gpu_milli, self._slices.get(slices.profile, 0))
+                        self._slices[slices.profile] = most
 
     def slice_milli(self, profile: str) -> int:
-        """What one MIG slice of this profile counts."""
+        """What one MIG slice of this profile counts; where nodes say different things, the most any says."""
         return self._slices[profile] if profile in self._slices else mig_slice_milli(profile)
 
     def unit(self, position: int) -> int:
