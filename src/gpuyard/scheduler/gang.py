@@ -68,8 +68,10 @@ class Gang:
         """Count a chunk as placed; `given` says where each of its tasks went, and whether it waits for its place."""
         for child in chunk.children:
             self.place(child, given)
+        if chunk.tasks:
+            # A chunk always takes the tasks at the end.
+            del self.waiting[chunk.group.name][-len(chunk.tasks) :]
         for task in chunk.tasks:
-            self.waiting[chunk.group.name].remove(task)
             self.started(chunk.group.name, *given[task.id])
 
     def next_chunk(self, without: frozenset[str] = frozenset()) -> Chunk | None:
