@@ -37,6 +37,7 @@ def why_it_does_not_fit(draft: Draft, waiter: Waiter) -> tuple[Reason, ...]:
         or _no_domain(draft, waiter.chunk)
         or _over_model_limits(draft, waiter)
         or _fragmented(draft, asked)
+        or blockers(draft.queues, waiter.leaf, waiter.asked, waiter.firm)
         or (Reason(Token.FRAGMENTED, TASKS, len(waiter.shapes) - 1, len(waiter.shapes)),)
     )
 

@@ -33,6 +33,17 @@ def _over(token: Token, queues: QueueBook, at: int, position: int, left: int, ne
     return Reason(token, name, max(left, 0), need, queues.frames[at].name, never=need > bound)
 
 
+def within_bounds(queues: QueueBook, leaf: int, firm: bool) -> bool:
+    """Whether a queue and its ancestors are within their limits, and for firm jobs within their quotas, as booked."""
+    for at in queues.frames[leaf].path:
+        frame = queues.frames[at]
+        if any(queues.held[at][position] > limit for position, limit in frame.limits):
+            return False
+        if firm and any(queues.firm[at][position] > quota for position, quota in frame.quotas):
+            return False
+    return True
+
+
 def headroom(queues: QueueBook, leaf: int, firm: bool, position: int) -> int | None:
     """How much more of one resource a job of this queue may take; None: no bound."""
     least: int | None = None

@@ -16,7 +16,7 @@ from gpuyard.scheduler.columns import Bools
 from gpuyard.scheduler.draft import Draft
 from gpuyard.scheduler.fit import NO_FIT, SHARED_FIRST
 from gpuyard.scheduler.gang import Chunk, leaves, satisfied
-from gpuyard.scheduler.headroom import affordable
+from gpuyard.scheduler.headroom import affordable, within_bounds
 from gpuyard.scheduler.jobbook import Waiter
 from gpuyard.scheduler.neighbours import allowed_nodes
 from gpuyard.scheduler.shapes import Shape
@@ -40,12 +40,18 @@ class Placer:
         self.waiter = waiter
         self.keep_together = self._packs and not waiter.job.spread
         mark = self.draft.mark()
-        if not self._place(waiter):
+        if not self._place(waiter) or not self._paid_for(waiter):
             self.draft.rollback(mark)
             return False
         if self.draft.nodes.later and self._must_wait(mark):
             self.draft.postpone(mark)
         return True
+
+    def _paid_for(self, waiter: Waiter) -> bool:
+        """Whether the queue may hold what the chunk came to count: memory counts by the GPUs it was given."""
+        if len(waiter.shapes) == 1 or not any(shape.request.gpu_memory_mib for shape in waiter.shapes):
+            return True
+        return within_bounds(self.draft.queues, waiter.leaf, waiter.firm)
 
     def _place(self, waiter: Waiter) -> bool:
         chunk = waiter.chunk

@@ -15,7 +15,7 @@ from gpuyard.model.jobs import Task
 from gpuyard.policies.policy import DevicePlacement, NodePlacement
 from gpuyard.scheduler.draft import Draft, Placed
 from gpuyard.scheduler.fit import NO_FIT
-from gpuyard.scheduler.headroom import affordable
+from gpuyard.scheduler.headroom import affordable, within_bounds
 from gpuyard.scheduler.jobbook import Waiter
 from gpuyard.scheduler.resources import CPU_AT, GPU_AT
 from gpuyard.scheduler.shapes import Shape
@@ -105,7 +105,8 @@ class _Search:
             if shape is None or self.draft.fit.at(shape, position) >= NO_FIT:
                 return False
             self.draft.put(item.waiter, task, shape, position, waits=False)
-        return True
+        # Memory counts more on a smaller GPU, so a task that moved may cost its queue more than it did.
+        return within_bounds(self.draft.queues, item.waiter.leaf, item.waiter.firm)
 
     def _positions(self, item: Item) -> list[int]:
         """Nodes the item may go to, best first, one of each kind."""
