@@ -33,13 +33,15 @@ def _over(token: Token, queues: QueueBook, at: int, position: int, left: int, ne
     return Reason(token, name, max(left, 0), need, queues.frames[at].name, never=need > bound)
 
 
-def within_bounds(queues: QueueBook, leaf: int, firm: bool) -> bool:
-    """Whether a queue and its ancestors are within their limits, and for firm jobs within their quotas, as booked."""
-    for at in queues.frames[leaf].path:
+def within_bounds(queues: QueueBook, waiter: Waiter) -> bool:
+    """Whether what is booked of all a job asks for is within the limits (and for firm jobs the quotas) above it."""
+    asked = waiter.asked
+    for at in queues.frames[waiter.leaf].path:
         frame = queues.frames[at]
-        if any(queues.held[at][position] > limit for position, limit in frame.limits):
+        if any(asked[position] and queues.held[at][position] > limit for position, limit in frame.limits):
             return False
-        if firm and any(queues.firm[at][position] > quota for position, quota in frame.quotas):
+        firm = frame.quotas if waiter.firm else ()
+        if any(asked[position] and queues.firm[at][position] > quota for position, quota in firm):
             return False
     return True
 

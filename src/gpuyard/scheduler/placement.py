@@ -51,7 +51,7 @@ class Placer:
         """Whether the queue may hold what the chunk came to count: memory counts by the GPUs it was given."""
         if len(waiter.shapes) == 1 or not any(shape.request.gpu_memory_mib for shape in waiter.shapes):
             return True
-        return within_bounds(self.draft.queues, waiter.leaf, waiter.firm)
+        return within_bounds(self.draft.queues, waiter)
 
     def _place(self, waiter: Waiter) -> bool:
         chunk = waiter.chunk

@@ -106,7 +106,7 @@ class _Search:
                 return False
             self.draft.put(item.waiter, task, shape, position, waits=False)
         # Memory counts more on a smaller GPU, so a task that moved may cost its queue more than it did.
-        return within_bounds(self.draft.queues, item.waiter.leaf, item.waiter.firm)
+        return within_bounds(self.draft.queues, item.waiter)
 
     def _positions(self, item: Item) -> list[int]:
         """Nodes the item may go to, best first, one of each kind."""
