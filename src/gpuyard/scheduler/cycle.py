@@ -10,6 +10,7 @@ from gpuyard.model.plan import Plan
 from gpuyard.model.snapshot import Snapshot
 from gpuyard.policies.policy import DEFAULT, Policy, Step
 from gpuyard.scheduler.allocate import allocate
+from gpuyard.scheduler.diagnose import say_why
 from gpuyard.scheduler.draft import Draft
 from gpuyard.scheduler.ledger import Ledger
 from gpuyard.scheduler.stale import evict_stale_gangs
@@ -27,4 +28,5 @@ def plan(ledger: Ledger, policy: Policy = DEFAULT) -> Plan:
         allocate(draft)
     if Step.STALE_GANGS in policy.steps:
         evict_stale_gangs(draft)
+    say_why(draft)
     return draft.finish()
