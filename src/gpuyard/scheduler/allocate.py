@@ -22,7 +22,7 @@ class Allocation:
 
     def __init__(self, draft: Draft) -> None:
         self.draft = draft
-        self.turns = Turns(draft)
+        self.turns = Turns.of_all(draft)
         self.placer = Placer(draft)
         self.unfit: set[object] = set()
         """Signatures of what does not fit, whoever asks: limits are another matter."""
@@ -115,3 +115,10 @@ class Allocation:
 def allocate(draft: Draft) -> None:
     """Serve everyone who can be served from what is free."""
     Allocation(draft).run()
+
+
+def leave_everyone(draft: Draft) -> None:
+    """Serve nobody: where a cycle has only other steps, everyone still waits."""
+    lines = draft.ledger.lines
+    for line in lines.lines.values():
+        draft.left.append(Left(lines.waiters[line[0][1]], tuple([id for _, id in line])))

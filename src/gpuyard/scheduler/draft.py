@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 class Placed:
     """One task that this cycle has given a place."""
 
-    __slots__ = ("amounts", "position", "shape", "shares", "task", "undo", "waiter", "waits")
+    __slots__ = ("amounts", "moves", "position", "shape", "shares", "task", "undo", "waiter", "waits")
 
     def __init__(self, waiter: Waiter, task: Task, shape: Shape, position: int, waits: bool) -> None:
         self.waiter = waiter
@@ -38,6 +38,8 @@ class Placed:
         self.position = position
         self.waits = waits
         """True where the place is still being freed."""
+        self.moves = False
+        """True where it is the new place of a task that this cycle takes off its old one."""
         self.shares: tuple[DeviceShare, ...] = ()
         self.amounts: Amounts = ()
         self.undo: Undo
@@ -99,6 +101,7 @@ class Draft:
         self.evictions: list[Evict] = []
         self.waiting: list[Waiting] = list(ledger.never_started)
         self.rearrange_steps_left = policy.rearrange_steps
+        self.search_steps_left = policy.search_steps
         self._plain = not self.queues.resources.by_model
         self._reasons: dict[tuple[Token, str], Reason] = {}
 
@@ -182,7 +185,8 @@ class Draft:
         self.waiting.append(Waiting(queue, tuple(jobs), reasons))
 
     def finish(self) -> Plan:
-        actions = (*[self._action(entry) for entry in self.log], *self.evictions)
+        told = [entry for entry in self.log if not isinstance(entry, Placed) or not entry.moves]
+        actions = (*[self._action(entry) for entry in told], *self.evictions)
         return Plan(actions, tuple(sorted(self.waiting, key=_place)))
 
     def _amounts(self, placed: Placed) -> Amounts:
