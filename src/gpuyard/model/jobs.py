@@ -204,3 +204,5 @@ class Job(msgspec.Struct, frozen=True, gc=False):
     last_evicted_at_ms: int | None = None
     movable: bool = True
     """False opts out of consolidation."""
+    disruption_budget: int | None = None
+    """How many of its tasks one cycle may move; None: all of them."""

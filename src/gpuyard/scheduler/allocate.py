@@ -43,7 +43,7 @@ class Allocation:
         while (waiter := self.turns.next()) is not None:
             served = self._place(waiter)
             if served is None:
-                self.left.append(Left(waiter, self.turns.dropped(waiter)))
+                self.left.append(self.turns.dropped(waiter))
             else:
                 self.turns.served(waiter, self._more(served))
 
@@ -52,15 +52,15 @@ class Allocation:
         again, self.unfit = self.left.copy(), set()
         self.left.clear()
         for left in again:
-            self._try_line(left.jobs)
+            self._try_line(left)
 
-    def _try_line(self, jobs: tuple[str, ...]) -> None:
-        for position, id in enumerate(jobs):
-            waiter: Waiter | None = self._waiter_of(id)
+    def _try_line(self, left: Left) -> None:
+        for position in range(left.start, len(left.line)):
+            waiter: Waiter | None = self._waiter_of(left.line[position][1])
             while waiter is not None:
                 served = self._place(waiter)
                 if served is None:
-                    self.left.append(Left(waiter, jobs[position:]))
+                    self.left.append(Left(waiter, left.line, position))
                     return
                 waiter = self._more(served)
 
@@ -121,4 +121,4 @@ def leave_everyone(draft: Draft) -> None:
     """Serve nobody: where a cycle has only other steps, everyone still waits."""
     lines = draft.ledger.lines
     for line in lines.lines.values():
-        draft.left.append(Left(lines.waiters[line[0][1]], tuple([id for _, id in line])))
+        draft.left.append(Left(lines.waiters[line[0][1]], line))

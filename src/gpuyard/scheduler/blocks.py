@@ -6,24 +6,29 @@ checkpoint and by starting again; of equal costs the fewer jobs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from heapq import merge
+from itertools import groupby
 from typing import Final
 
 from gpuyard.model.jobs import Job, Task, TaskState
 from gpuyard.scheduler.draft import Draft, Evicted, Holding
 from gpuyard.scheduler.gang import Yielding
 from gpuyard.scheduler.resources import GPU_AT, Amounts, plus
-from gpuyard.scheduler.yielding import losing_since_ms
+from gpuyard.scheduler.yielding import StayKey, losing_since_ms, started_at_ms
 
 PER_JOB: Final = 1
 WORK: Final = 1_000_000
 """Costs are work first and number of jobs second: one unit of work outweighs a million jobs."""
 
+ABOVE_MINIMUM: Final = 2
+"""The stage of a job that has more than its minimum."""
+
 
 class Block:
     """Something that can give way as a unit."""
 
-    __slots__ = ("amounts", "cost", "holdings", "index", "job", "leaf", "surplus")
+    __slots__ = ("amounts", "before", "cost", "holdings", "index", "job", "leaf", "surplus")
 
     def __init__(self, job: Job, leaf: int, holdings: tuple[Holding, ...], cost: int, surplus: bool) -> None:
         self.job = job
@@ -32,6 +37,8 @@ class Block:
         self.cost = cost
         self.surplus = surplus
         """Above the minimum of its job, which runs on without it."""
+        self.before: tuple[Block, ...] = ()
+        """What its job gives up before it."""
         self.index = -1
         """Its place in the order in which blocks must give way."""
         amounts: Amounts = holdings[0].amounts
@@ -63,6 +70,7 @@ class Blocks:
             if holding is not None:
                 yield Block(job, leaf, (holding,), self._cost(job, (holding,)), surplus=False)
             return
+        before: tuple[Block, ...] = ()
         left = sum(task.state is TaskState.RUNNING for task in job.tasks)
         for tasks in Yielding(job).blocks():
             found = [self._holding(job, task) for task in tasks]
@@ -70,7 +78,10 @@ class Blocks:
             if len(holdings) < len(tasks):
                 return
             left -= len(tasks)
-            yield Block(job, leaf, holdings, self._cost(job, holdings), surplus=left > 0)
+            block = Block(job, leaf, holdings, self._cost(job, holdings), surplus=left > 0)
+            block.before = before
+            before = (*before, block)
+            yield block
 
     def _holding(self, job: Job, task: Task) -> Holding | None:
         """None where stopping the task frees nothing that can be counted on."""
@@ -86,3 +97,63 @@ class Blocks:
         # Tasks without a GPU weigh a little, too: of two otherwise equal ones the one that has run for less goes.
         weight = sum(holding.amounts[GPU_AT] for holding in holdings) + 1
         return weight * lost_ms * WORK + PER_JOB
+
+
+def in_yielding_order(draft: Draft, made: Blocks, leaf: int, min_runtime_ms: int) -> Iterator[Block]:
+    """The blocks of a queue's jobs in the order they go: low priority first, what is above a minimum before the rest.
+
+    A job that has run for less than the minimum run time gives only what it has above its minimum.
+    """
+    yielders = draft.ledger.yielders[leaf]
+    safe_after_ms = draft.ledger.now_ms - min_runtime_ms
+    rests: list[tuple[StayKey, Block]] = []
+    for _, keys in groupby(reversed(yielders.order()), key=lambda key: key[:2]):
+        blocks = ((key, block) for key in keys for block in made.of(yielders.jobs[key[4]], leaf))
+        for key, block in merge(rests, blocks, key=_without_stage, reverse=True) if rests else blocks:
+            if key[1] == ABOVE_MINIMUM and not block.surplus:
+                rests.append(((key[0], 1, *key[2:]), block))
+            elif block.surplus or not min_runtime_ms or started_at_ms(block.job) <= safe_after_ms:
+                yield block
+
+
+def _without_stage(entry: tuple[StayKey, Block]) -> StayKey:
+    key = entry[0]
+    return key[0], 1, *key[2:]
+
+
+def same_rank(blocks: Iterator[Block], last: Block) -> Iterator[Block]:
+    """The blocks after `last` that are of its queue and job priority."""
+    reached = False
+    for block in blocks:
+        if reached:
+            if block.leaf == last.leaf and block.job.priority != last.job.priority:
+                return
+            yield block
+        reached = reached or block is last
+
+
+def closure(blocks: Sequence[Block]) -> list[Block]:
+    """The blocks and what their jobs give up before them, each once."""
+    found: dict[int, Block] = {}
+    for block in blocks:
+        for one in (*block.before, block):
+            found[id(one)] = one
+    return list(found.values())
+
+
+def by_index(blocks: Sequence[Block]) -> list[Block]:
+    """In the order in which they must give way."""
+    return sorted(blocks, key=lambda block: block.index)
+
+
+class Anyone:
+    """The judge where every set of blocks is allowed."""
+
+    def allows(self, blocks: Sequence[Block]) -> bool:
+        return True
+
+    def take(self, blocks: Sequence[Block]) -> None:
+        pass
+
+    def shortfall(self) -> int:
+        return 0

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
 from itertools import combinations
-from typing import Final
+from typing import Final, Protocol
 
-from gpuyard.scheduler.blocks import Block
+from gpuyard.scheduler.blocks import Block, closure
 from gpuyard.scheduler.draft import Draft
 from gpuyard.scheduler.fit import NO_FIT
 from gpuyard.scheduler.headroom import blockers
@@ -27,12 +27,20 @@ Price = tuple[int, tuple[int, ...], tuple[Block, ...]]
 """Cost, the blocks' places in the order, the blocks."""
 
 
-def cheapest_cover(draft: Draft, waiter: Waiter, candidates: Sequence[Block]) -> list[Block] | None:
+class Judge(Protocol):
+    """Says whether blocks may go, on top of those taken so far."""
+
+    def allows(self, blocks: Sequence[Block]) -> bool: ...
+
+    def take(self, blocks: Sequence[Block]) -> None: ...
+
+
+def cheapest_cover(draft: Draft, waiter: Waiter, candidates: Sequence[Block], judge: Judge) -> list[Block] | None:
     """A cheap set of blocks that makes room for the waiter; None where this way of looking finds none."""
     if not _plain(draft, waiter):
         return None
     mark = draft.mark()
-    found = _Cover(draft, waiter, candidates).run()
+    found = _Cover(draft, waiter, candidates, judge).run()
     draft.rollback(mark)
     return found
 
@@ -49,8 +57,9 @@ def _plain(draft: Draft, waiter: Waiter) -> bool:
 class _Cover:
     """One run, on a draft that is rolled back afterwards."""
 
-    def __init__(self, draft: Draft, waiter: Waiter, candidates: Sequence[Block]) -> None:
+    def __init__(self, draft: Draft, waiter: Waiter, candidates: Sequence[Block], judge: Judge) -> None:
         self.draft = draft
+        self.judge = judge
         self.waiter = waiter
         self.on_node: dict[int, list[Block]] = {}
         for block in candidates:
@@ -83,7 +92,13 @@ class _Cover:
             position = self._cheapest()
             if position < 0:
                 return False
-            touched = self._clear(position, self.prices[position][2])
+            blocks = self.prices[position][2]
+            if blocks and not self.judge.allows(blocks):
+                # What was allowed when it was priced is not any more: others have gone since.
+                self._offer(shape, position)
+                continue
+            self.judge.take(blocks)
+            touched = self._clear(position, blocks)
             count -= self._fill(shape, position, count)
             for other in touched if count else ():
                 self._offer(shape, other)
@@ -155,13 +170,15 @@ class _Cover:
     def _exact_price(self, shape: Shape, position: int, state: NodeState, blocks: list[Block]) -> Price | None:
         best: Price | None = None
         for size in range(1, len(blocks) + 1):
-            for some in combinations(blocks, size):
+            for combination in combinations(blocks, size):
+                some = self._with_before(combination)
                 cost = sum(block.cost for block in some)
                 order = tuple(sorted((block.index for block in some), reverse=True))
                 if best is not None and (cost, order) >= best[:2]:
                     continue
                 self.draft.search_steps_left -= 1
-                if self.draft.fit_later.fits_in(shape, position, self._without(state, position, some)):
+                room = self.draft.fit_later.fits_in(shape, position, self._without(state, position, some))
+                if room and self.judge.allows(some):
                     best = (cost, order, some)
         return best
 
@@ -181,8 +198,17 @@ class _Cover:
             if need <= -(self._milli_on(block, position) // 1000) and self._fits_without(shape, position, state, fewer):
                 chosen = fewer
                 need += self._milli_on(block, position) // 1000
-        cost = sum(block.cost for block in chosen)
-        return cost, (sum(block.index for block in chosen),), tuple(chosen)
+        all_chosen = self._with_before(chosen)
+        if not self.judge.allows(all_chosen):
+            return None
+        cost = sum(block.cost for block in all_chosen)
+        return cost, (sum(block.index for block in all_chosen),), all_chosen
+
+    def _with_before(self, blocks: Sequence[Block]) -> tuple[Block, ...]:
+        """The blocks and what must go before them; what is gone already costs nothing more."""
+        if not any(block.before for block in blocks):
+            return tuple(blocks)
+        return tuple([block for block in closure(blocks) if id(block) not in self.gone])
 
     def _milli_on(self, block: Block, position: int) -> int:
         if len(block.holdings) == 1:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from gpuyard.model.plan import Plan
 from gpuyard.model.snapshot import Snapshot
-from gpuyard.policies.policy import DEFAULT, Policy, Step
+from gpuyard.policies.policy import DEFAULT, ConsolidationMode, Policy, Step
 from gpuyard.scheduler.allocate import allocate, leave_everyone
+from gpuyard.scheduler.consolidate import Consolidate
 from gpuyard.scheduler.diagnose import say_why
 from gpuyard.scheduler.draft import Draft
 from gpuyard.scheduler.give_way import make_room
@@ -31,6 +32,8 @@ def plan(ledger: Ledger, policy: Policy = DEFAULT) -> Plan:
         allocate(draft)
     else:
         leave_everyone(draft)
+    if Step.CONSOLIDATE in policy.steps and policy.consolidation.mode is not ConsolidationMode.OFF:
+        make_room(draft, Consolidate(draft))
     if Step.RECLAIM in policy.steps:
         make_room(draft, Reclaim(draft))
     if Step.PREEMPT in policy.steps:

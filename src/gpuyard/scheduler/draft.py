@@ -7,7 +7,7 @@ charged for exactly what its jobs hold.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -73,7 +73,13 @@ class Left(NamedTuple):
     """Jobs of one line that found no place, and the first of them as it was tried."""
 
     waiter: Waiter
-    jobs: tuple[str, ...]
+    line: Sequence[tuple[int, str]]
+    """The line as it is kept elsewhere: age and id of each job. Those before `start` have been served."""
+    start: int = 0
+
+    @property
+    def jobs(self) -> tuple[str, ...]:
+        return tuple([id for _, id in self.line[self.start :]])
 
 
 class Draft:

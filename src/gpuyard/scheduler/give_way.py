@@ -18,34 +18,34 @@ from gpuyard.scheduler.placement import Placer
 class Step(Protocol):
     """One way of making room."""
 
-    def attempt(self, waiter: Waiter) -> bool:
-        """Place the waiter; False leaves the draft as it was."""
+    def attempt(self, waiter: Waiter, others: list[Left]) -> bool:
+        """Place the waiter, whose turn comes among the others; False leaves the draft as it was."""
         ...
 
 
 def make_room(draft: Draft, step: Step) -> None:
     """Try everyone who still waits."""
-    turns = Turns.of_left(draft)
+    turns = Turns.of_left(draft, draft.left)
     placer = Placer(draft)
     left: list[Left] = []
     failed: set[object] = set()
     while (waiter := turns.next()) is not None:
         kind = (waiter.leaf, waiter.rank[0], waiter.firm, waiter.signature)
-        if kind not in failed and _may_disturb(draft, waiter) and _place(draft, placer, step, waiter):
+        worth_trying = kind not in failed and _may_disturb(draft, waiter)
+        if worth_trying and (_fits(draft, placer, waiter) or step.attempt(waiter, [*left, *turns.left()])):
             failed.clear()
             turns.served(waiter, None)
         else:
             failed.add(kind)
-            left.append(Left(waiter, turns.dropped(waiter)))
+            left.append(turns.dropped(waiter))
     draft.left[:] = left
 
 
-def _place(draft: Draft, placer: Placer, step: Step, waiter: Waiter) -> bool:
-    """From what others who gave way have left over, else by making more give way."""
-    if draft.nodes.later and not blockers(draft.queues, waiter.leaf, waiter.at_least, waiter.firm):
-        if placer.place(waiter):
-            return True
-    return step.attempt(waiter)
+def _fits(draft: Draft, placer: Placer, waiter: Waiter) -> bool:
+    """Whether what others who gave way have left over is enough."""
+    if not draft.nodes.later or blockers(draft.queues, waiter.leaf, waiter.at_least, waiter.firm):
+        return False
+    return placer.place(waiter)
 
 
 def _may_disturb(draft: Draft, waiter: Waiter) -> bool:

@@ -19,6 +19,7 @@ from gpuyard.model.snapshot import (
     Change,
     JobGone,
     JobSeen,
+    MovesCounted,
     NodeGone,
     NodeSeen,
     QueuesSet,
@@ -68,6 +69,7 @@ class Ledger:
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.now_ms = snapshot.now_ms
+        self.moves_last_hour = snapshot.moves_last_hour
         self.topologies: tuple[Topology, ...] = snapshot.topologies
         self.usage: tuple[QueueUsage, ...] = snapshot.usage
         self._nodes: dict[str, Node] = {node.name: node for node in snapshot.nodes}
@@ -92,6 +94,8 @@ class Ledger:
                 case JobGone(id):
                     self._forget(id, touched)
                     self.jobs.pop(id, None)
+                case MovesCounted(moves):
+                    self.moves_last_hour = moves
                 case TimePassed(now_ms):
                     self._pass_time(now_ms)
                 case UsageSet(usage):

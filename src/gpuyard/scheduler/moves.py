@@ -1,4 +1,4 @@
-"""What becomes of those who gave way: who can stay after all, who gets another place, and in which order to do it.
+"""In which order those who gave way leave and move, so that every place is free when its turn comes.
 
 Place in the flow: the last part of a search. Invariant: carried out one after the other, in the order they are left
 in, the actions never book a device beyond its capacity.
@@ -6,48 +6,14 @@ in, the actions never book a device beyond its capacity.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
-import msgspec
-
-from gpuyard.model.jobs import DeviceShare, Job, Request, Task, TaskState
+from gpuyard.model.jobs import DeviceShare, Request
 from gpuyard.model.quantities import MILLI
-from gpuyard.scheduler.blocks import Block
 from gpuyard.scheduler.draft import Draft, Evicted, Placed
-from gpuyard.scheduler.gang import Gang
-from gpuyard.scheduler.headroom import blockers
-from gpuyard.scheduler.jobbook import Waiter, next_waiter
 from gpuyard.scheduler.nodestate import NodeFrame, NodeState
-from gpuyard.scheduler.placement import Placer
-from gpuyard.scheduler.yielding import stay_key
 
 States = dict[int, NodeState]
-
-
-def fits_back(draft: Draft, blocks: Sequence[Block]) -> list[Block]:
-    """Blocks that still fit where they were, beside the job that was placed: the most expensive first."""
-    states: States = {}
-    staying: list[Block] = []
-    for block in sorted(blocks, key=lambda block: (-block.cost, -block.index)):
-        if _fits_back(draft, block, states) and not blockers(draft.queues, block.leaf, block.amounts, firm=False):
-            draft.queues.charge(block.leaf, block.amounts, firm=False)
-            staying.append(block)
-    for block in staying:
-        draft.queues.charge(block.leaf, block.amounts, firm=False, times=-1)
-    return staying
-
-
-def _fits_back(draft: Draft, block: Block, states: States) -> bool:
-    """Whether all of a block fits; if so the states hold it again."""
-    tried: States = {}
-    for task, position, shares, _ in block.holdings:
-        state = tried.get(position) or states.get(position) or draft.nodes.later[position]
-        frame = draft.nodes.frames[position]
-        if not has_place(state, task.request, shares, frame):
-            return False
-        tried[position] = state.less(task.request, shares, frame)
-    states.update(tried)
-    return True
 
 
 def has_place(state: NodeState, request: Request, shares: Iterable[DeviceShare], frame: NodeFrame) -> bool:
@@ -75,60 +41,6 @@ def _device_free(state: NodeState, request: Request, share: DeviceShare) -> bool
     if part is None or share.gpu_milli == MILLI or part.sharing is not request.sharing:
         return False
     return share.gpu_milli <= part.milli and share.memory_mib <= part.memory_mib
-
-
-# Another place -------------------------------------------------------------------------------------------------
-
-
-def replace_victims(draft: Draft, placer: Placer, blocks: Sequence[Block], mark: int) -> bool:
-    """Give those who gave way since the mark other places, best rank first; whether all of them got one."""
-    evicted = {entry.holding.task.id: entry for entry in draft.log[mark:] if isinstance(entry, Evicted)}
-    jobs = {block.job.id: block for block in blocks}
-    unfit: set[object] = set()
-    all_placed = True
-    for block in sorted(jobs.values(), key=lambda block: stay_key(block.job)):
-        all_placed = _replace(draft, placer, block, evicted, unfit) and all_placed
-    return all_placed
-
-
-def _replace(draft: Draft, placer: Placer, block: Block, evicted: dict[str, Evicted], unfit: set[object]) -> bool:
-    """New places for the evicted tasks of one job, chunk by chunk; whether all of them have one."""
-    waiting = _waiting_again(block.job, evicted)
-    gang = Gang(waiting)
-    wanted = sum(map(len, gang.waiting.values()))
-    already_waiting = sum(task.state is TaskState.PENDING for task in block.job.tasks)
-    moved = 0
-    while (waiter := next_waiter(waiting, block.leaf, gang, draft.shapes)) is not None:
-        tasks = list(waiter.chunk.all_tasks())
-        if any(task.id not in evicted for task in tasks):
-            break
-        if waiter.signature in unfit or not _place(draft, placer, waiter, evicted):
-            unfit.add(waiter.signature)
-            break
-        moved += len(tasks)
-        gang.place(waiter.chunk, draft.given(waiter))
-    return moved == wanted - already_waiting
-
-
-def _waiting_again(job: Job, evicted: dict[str, Evicted]) -> Job:
-    """The job as if its evicted tasks waited for a place."""
-    back = {"state": TaskState.PENDING, "node": "", "shares": ()}
-    tasks: tuple[Task, ...] = tuple(
-        [msgspec.structs.replace(task, **back) if task.id in evicted else task for task in job.tasks]
-    )
-    return msgspec.structs.replace(job, tasks=tasks)
-
-
-def _place(draft: Draft, placer: Placer, waiter: Waiter, evicted: dict[str, Evicted]) -> bool:
-    if blockers(draft.queues, waiter.leaf, waiter.at_least, waiter.firm):
-        return False
-    before = len(draft.placed)
-    if not placer.place(waiter):
-        return False
-    for placed in draft.placed[before:]:
-        placed.moves = True
-        evicted[placed.task.id].moved_to = placed
-    return True
 
 
 # The order -----------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from heapq import heapify, heappop, heappush
 from typing import Final
 
 from gpuyard.policies.policy import Ordering
-from gpuyard.scheduler.draft import Draft
+from gpuyard.scheduler.draft import Draft, Left
 from gpuyard.scheduler.jobbook import LineKey, Rank, Waiter
 from gpuyard.scheduler.queuebook import QueueFrame
 from gpuyard.scheduler.resources import Amounts
@@ -21,18 +21,19 @@ UNBOUNDED: Final = 1 << 62
 
 QueueKey = tuple[object, ...]
 Waiters = Mapping[str, Waiter]
+LineMap = Mapping[LineKey, Sequence[tuple[int, str]]]
 
 
 class Turns:
     """Waiting jobs in the order they are served."""
 
-    def __init__(self, draft: Draft, lines: Mapping[LineKey, Sequence[tuple[int, str]]], waiters: Waiters) -> None:
+    def __init__(self, draft: Draft, lines: LineMap, waiters: Waiters, starts: Mapping[LineKey, int]) -> None:
         self._draft = draft
         self._queues = draft.queues
         self._fifo = draft.policy.ordering is Ordering.FIFO
         self._lines = lines
         self._waiters = waiters
-        self._next_in: dict[LineKey, int] = {}
+        self._next_in = dict(starts)
         self._heads: list[list[tuple[Rank, LineKey]]] = [[] for _ in self._queues.frames]
         """Per leaf: the first job of each of its lines."""
         self._grown: dict[str, Waiter] = {}
@@ -47,19 +48,20 @@ class Turns:
     @classmethod
     def of_all(cls, draft: Draft) -> Turns:
         """Everyone who waits in the ledger."""
-        return cls(draft, draft.ledger.lines.lines, draft.ledger.lines.waiters)
+        return cls(draft, draft.ledger.lines.lines, draft.ledger.lines.waiters, {})
 
     @classmethod
-    def of_left(cls, draft: Draft) -> Turns:
-        """Those the steps so far have left waiting, the first of each line as it was last tried."""
-        known = draft.ledger.lines.waiters
-        first = {left.waiter.job.id: left.waiter for left in draft.left}
-        lines: dict[LineKey, list[tuple[int, str]]] = {}
-        for waiter, jobs in draft.left:
-            line = lines.setdefault(waiter.line, [])
-            line += [(known[id].job.submitted_at_ms, id) for id in jobs]
-            line.sort()
-        return cls(draft, lines, ChainMap(first, known))
+    def of_left(cls, draft: Draft, lefts: Sequence[Left]) -> Turns:
+        """Those who were left waiting, the first of each line as it was last tried."""
+        first = {left.waiter.job.id: left.waiter for left in lefts}
+        lines = {left.waiter.line: left.line for left in lefts}
+        starts = {left.waiter.line: left.start for left in lefts}
+        return cls(draft, lines, ChainMap(first, draft.ledger.lines.waiters), starts)
+
+    def left(self) -> list[Left]:
+        """Whoever has been neither served nor dropped yet."""
+        heads = [head for heads in self._heads for head in heads]
+        return [self._left(rank[3], line) for rank, line in heads]
 
     def next(self) -> Waiter | None:
         """The job whose turn it is; it stays first until it is `served` or `dropped`."""
@@ -74,19 +76,24 @@ class Turns:
             heappush(self._heads[again.leaf], (again.rank, again.line))
         self._rank_path(waiter.leaf)
 
-    def dropped(self, waiter: Waiter) -> tuple[str, ...]:
-        """The job cannot be placed, nor can those behind it in its line: all of them, in order."""
+    def dropped(self, waiter: Waiter) -> Left:
+        """The job cannot be placed, nor can those behind it in its line."""
         _, line = heappop(self._heads[waiter.leaf])
         self._rank_path(waiter.leaf)
-        if self._grown.pop(waiter.job.id, None) is not None:
-            return (waiter.job.id,)
-        behind = self._lines[line][self._next_in.get(line, 0) :]
-        return tuple([id for _, id in behind])
+        left = self._left(waiter.job.id, line)
+        self._grown.pop(waiter.job.id, None)
+        return left
+
+    def _left(self, id: str, line: LineKey) -> Left:
+        grown = self._grown.get(id)
+        if grown is not None:
+            return Left(grown, (grown.rank[2:],))
+        return Left(self._waiters[id], self._lines[line], self._next_in.get(line, 0))
 
     def _fill(self) -> None:
         for key, line in self._lines.items():
             _, priority, stage, _, _ = key
-            age, id = line[0]
+            age, id = line[self._next_in.get(key, 0)]
             self._heads[key[0]].append(((priority, stage, age, id), key))
         for frame in self._queues.frames:
             heapify(self._heads[frame.at])

@@ -7,13 +7,13 @@ way to a job of the same or a lower priority, and nothing leaves the queue.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import takewhile
 
 from gpuyard.model.reasons import Reason, Token
-from gpuyard.scheduler.blocks import Block, Blocks
-from gpuyard.scheduler.draft import Draft
+from gpuyard.scheduler.blocks import Anyone, Block, Blocks, by_index, in_yielding_order, same_rank
+from gpuyard.scheduler.draft import Draft, Left
 from gpuyard.scheduler.jobbook import Waiter
 from gpuyard.scheduler.search import Search
-from gpuyard.scheduler.yielding import started_at_ms
 
 
 class Preempt:
@@ -23,15 +23,16 @@ class Preempt:
         self.draft = draft
         self.blocks = Blocks(draft)
 
-    def attempt(self, waiter: Waiter) -> bool:
+    def attempt(self, waiter: Waiter, others: list[Left]) -> bool:
         rules = PreemptRules(self, waiter)
-        return rules.any_lower() and Search(self.draft, waiter, rules).run()
+        return rules.any_lower() and Search(self.draft, waiter, rules, others).run()
 
 
 class PreemptRules:
     """Jobs of the same queue and of lower priority."""
 
     must_move = False
+    job_first = False
 
     def __init__(self, step: Preempt, waiter: Waiter) -> None:
         self.step = step
@@ -45,29 +46,20 @@ class PreemptRules:
         return bool(order) and -order[-1][0] < self.waiter.job.priority
 
     def blocks(self) -> Iterator[Block]:
-        yielders = self.draft.ledger.yielders[self.waiter.leaf]
-        now_ms = self.draft.ledger.now_ms
-        for key in reversed(yielders.order()):
-            if -key[0] >= self.waiter.job.priority:
-                return
-            job = yielders.jobs[key[4]]
-            safe = self._min_runtime_ms and now_ms < started_at_ms(job) + self._min_runtime_ms
-            for block in self.step.blocks.of(job, self.waiter.leaf):
-                if not safe or block.surplus:
-                    yield block
+        in_order = in_yielding_order(self.draft, self.step.blocks, self.waiter.leaf, self._min_runtime_ms)
+        return takewhile(lambda block: block.job.priority < self.waiter.job.priority, in_order)
 
     def alternatives(self, last: Block) -> Iterator[Block]:
-        """Blocks of jobs of the same priority."""
-        reached = False
-        for block in self.blocks():
-            if reached and block.job.priority != last.job.priority:
-                return
-            if reached:
-                yield block
-            reached = reached or block is last
+        return same_rank(self.blocks(), last)
 
-    def shortfall(self, chosen: Sequence[Block]) -> int | None:
-        return 0
+    def judge(self) -> Anyone:
+        return Anyone()
+
+    def in_order(self, chosen: Sequence[Block]) -> list[Block]:
+        return by_index(chosen)
+
+    def allows(self, chosen: Sequence[Block]) -> bool:
+        return True
 
     def reason(self, block: Block, moved: bool) -> Reason:
         name = self.draft.queues.frames[block.leaf].name

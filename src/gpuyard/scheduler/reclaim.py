@@ -8,16 +8,16 @@ and every queue above it up to where the two families part, holds more than it i
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from operator import sub
 from typing import NamedTuple
 
 from gpuyard.model.reasons import Reason, Token
-from gpuyard.scheduler.blocks import Block, Blocks
-from gpuyard.scheduler.draft import Draft
+from gpuyard.scheduler.blocks import Block, Blocks, in_yielding_order, same_rank
+from gpuyard.scheduler.draft import Draft, Left
 from gpuyard.scheduler.jobbook import Waiter
 from gpuyard.scheduler.ordering import QueueKey, Terms, over_fair_share
-from gpuyard.scheduler.resources import GPU_AT
+from gpuyard.scheduler.resources import GPU_AT, Amounts
 from gpuyard.scheduler.search import Search
-from gpuyard.scheduler.yielding import started_at_ms
 
 
 class Level(NamedTuple):
@@ -44,12 +44,12 @@ class Reclaim:
         frames = draft.queues.frames
         self.terms = [Terms(frame, draft.shares[frame.at], draft.total) for frame in frames]
 
-    def attempt(self, waiter: Waiter) -> bool:
+    def attempt(self, waiter: Waiter, others: list[Left]) -> bool:
         """Place a job by taking back what its queue is owed."""
         if not self._within_fair_share(waiter):
             return False
         rules = ReclaimRules(self, waiter)
-        return rules.could_be_enough() and Search(self.draft, waiter, rules).run()
+        return rules.could_be_enough() and Search(self.draft, waiter, rules, others).run()
 
     def _within_fair_share(self, waiter: Waiter) -> bool:
         held, fair = self.draft.queues.held[waiter.leaf], self.draft.shares[waiter.leaf]
@@ -60,6 +60,7 @@ class ReclaimRules:
     """Whose blocks may go for one job of another queue."""
 
     must_move = False
+    job_first = False
 
     def __init__(self, step: Reclaim, waiter: Waiter) -> None:
         self.step = step
@@ -70,7 +71,7 @@ class ReclaimRules:
         self.held = [tuple(amounts) for amounts in self.draft.queues.held]
         """As things stood before anyone gave way."""
         self.givers = {giver.leaf: giver for giver in self._givers()}
-        self._told = _Taken(self)
+        self._told = Taken(self)
 
     # Who may have to give ----------------------------------------------------------------------------------------
 
@@ -139,35 +140,28 @@ class ReclaimRules:
     # Who first ---------------------------------------------------------------------------------------------------
 
     def blocks(self) -> Iterator[Block]:
-        taken = _Taken(self)
+        """Queue by queue as each is most above what it should have, once those before are gone."""
+        taken = Taken(self)
         heads = {leaf: self._blocks_of(giver) for leaf, giver in self.givers.items()}
         ready = {leaf: block for leaf, blocks in heads.items() if (block := next(blocks, None)) is not None}
-        while ready:
-            leaf = self._next_leaf(ready, taken) if len(ready) > 1 else next(iter(ready))
-            if not taken.may_give(self.givers[leaf]):
-                del ready[leaf]
-                continue
+        while len(ready) > 1:
+            leaf = self._next_leaf(ready, taken)
             block = ready[leaf]
             following = next(heads[leaf], None)
             if following is None:
                 del ready[leaf]
             else:
                 ready[leaf] = following
-            taken.add(block)
+            taken.take((block,))
             yield block
+        for leaf, block in ready.items():
+            yield block
+            yield from heads[leaf]
 
     def _blocks_of(self, giver: Giver) -> Iterator[Block]:
-        """The blocks of one queue in the order they go."""
-        jobs = self.draft.ledger.yielders[giver.leaf]
-        now_ms = self.draft.ledger.now_ms
-        for key in reversed(jobs.order()):
-            job = jobs.jobs[key[4]]
-            safe = giver.min_runtime_ms and now_ms < started_at_ms(job) + giver.min_runtime_ms
-            for block in self.step.blocks.of(job, giver.leaf):
-                if not safe or block.surplus:
-                    yield block
+        return in_yielding_order(self.draft, self.step.blocks, giver.leaf, giver.min_runtime_ms)
 
-    def _next_leaf(self, ready: dict[int, Block], taken: _Taken) -> int:
+    def _next_leaf(self, ready: dict[int, Block], taken: Taken) -> int:
         """Down the tree, at every level the child most above what it should have."""
         frames = self.draft.queues.frames
         open_at = {at for leaf in ready for at in frames[leaf].path}
@@ -177,30 +171,25 @@ class ReclaimRules:
         return here
 
     def alternatives(self, last: Block) -> Iterator[Block]:
-        """Blocks of the same queue and job priority."""
-        giver = self.givers[last.leaf]
-        reached = False
-        for block in self._blocks_of(giver):
-            if reached and block.job.priority != last.job.priority:
-                return
-            if reached:
-                yield block
-            reached = reached or block is last
+        return same_rank(self._blocks_of(self.givers[last.leaf]), last)
 
     # What is allowed ---------------------------------------------------------------------------------------------
 
-    def shortfall(self, chosen: Sequence[Block]) -> int | None:
-        taken = _Taken(self)
-        missing = 0
-        for block in chosen:
-            if not taken.may_give(self.givers[block.leaf]):
-                return None
-            taken.add(block)
-        for leaf in {block.leaf for block in chosen}:
-            missing += taken.shortfall(leaf)
-        return missing if self._fair_to_siblings(taken) else None
+    def judge(self) -> Taken:
+        return Taken(self)
 
-    def _fair_to_siblings(self, taken: _Taken) -> bool:
+    def in_order(self, chosen: Sequence[Block]) -> list[Block]:
+        """Small before large: what exceeds what a queue is owed by little goes in little pieces while it can."""
+        return sorted(chosen, key=_smallest_first)
+
+    def allows(self, chosen: Sequence[Block]) -> bool:
+        taken = Taken(self)
+        if not taken.allows(chosen):
+            return False
+        taken.take(chosen)
+        return self._fair_to_siblings(taken)
+
+    def _fair_to_siblings(self, taken: Taken) -> bool:
         """Nobody climbs above the fair share at the cost of a sibling that is less above its own."""
         frames, fair = self.draft.queues.frames, self.draft.shares
         for at in frames[self.waiter.leaf].path:
@@ -219,17 +208,17 @@ class ReclaimRules:
         frame = self.draft.queues.frames[block.leaf]
         position = self.asked[0]
         before = self._told.left(block.leaf)[position]
-        short = self._told.shortfall(block.leaf)
-        self._told.add(block)
+        short = self._told.shortfall_of(block.leaf)
+        self._told.take((block,))
         job, name = self.waiter.job.id, self.draft.queues.resources.names[position]
         if moved:
             return Reason(Token.MOVED, name, subject=frame.name, beneficiary=job)
-        short = self._told.shortfall(block.leaf) - short
+        short = self._told.shortfall_of(block.leaf) - short
         owed = frame.quota[position] or 0
         return Reason(Token.RECLAIMED, name, before, owed, frame.name, beneficiary=job, shortfall=short)
 
 
-class _Taken:
+class Taken:
     """What blocks counted off so far leave every queue."""
 
     def __init__(self, rules: ReclaimRules) -> None:
@@ -241,22 +230,42 @@ class _Taken:
     def left(self, at: int) -> Sequence[int]:
         return self.amounts.get(at) or self.rules.held[at]
 
-    def add(self, block: Block) -> None:
-        for at in self.rules.draft.queues.frames[block.leaf].path:
-            left = self.amounts.get(at)
-            if left is None:
-                left = self.amounts[at] = list(self.rules.held[at])
-            for position, amount in enumerate(block.amounts):
-                left[position] -= amount
-            self._keys.pop(at, None)
+    def take(self, blocks: Sequence[Block]) -> None:
+        for block in blocks:
+            for at in self.rules.draft.queues.frames[block.leaf].path:
+                left = self.amounts.get(at)
+                if left is None:
+                    left = self.amounts[at] = list(self.rules.held[at])
+                left[:] = map(sub, left, block.amounts)
+                self._keys.pop(at, None)
 
-    def may_give(self, giver: Giver) -> bool:
-        for level in giver.levels:
-            if not self.rules.holds_more(level, self.left(level.at)):
+    def allows(self, blocks: Sequence[Block]) -> bool:
+        """Whether each may go once those before it are gone, the small ones first."""
+        if len(blocks) == 1:
+            return self._may_give(blocks[0], self.amounts)
+        trial = {at: list(left) for at, left in self.amounts.items()}
+        for block in sorted(blocks, key=_smallest_first):
+            if not self._may_give(block, trial):
+                return False
+            for level in self.rules.givers[block.leaf].levels:
+                trial[level.at] = list(map(sub, trial.get(level.at) or self.rules.held[level.at], block.amounts))
+        return True
+
+    def _may_give(self, block: Block, left: dict[int, list[int]]) -> bool:
+        held = self.rules.held
+        for at, bounds in self.rules.givers[block.leaf].levels:
+            amounts = left.get(at) or held[at]
+            for position, bound in bounds:
+                if amounts[position] > bound:
+                    break
+            else:
                 return False
         return True
 
-    def shortfall(self, leaf: int) -> int:
+    def shortfall(self) -> int:
+        return sum(self.shortfall_of(at) for at in self.amounts if self.rules.draft.queues.frames[at].leaf)
+
+    def shortfall_of(self, leaf: int) -> int:
         """How far below what it is owed a queue is, of the first thing the job asks for."""
         position = self.rules.asked[0]
         quota = self.rules.draft.queues.frames[leaf].quota[position]
@@ -279,3 +288,7 @@ class _Taken:
         now = max(amount / bound for amount, bound in zip(held, allowed, strict=True))
         over = over_fair_share(list(held), self.rules.draft.shares[at])
         return over, borrows, terms.priority, uses_forbidden, after, now, terms.tie
+
+
+def _smallest_first(block: Block) -> tuple[Amounts, int]:
+    return block.amounts, block.index
