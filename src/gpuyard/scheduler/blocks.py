@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from heapq import merge
-from itertools import groupby
+from itertools import chain, groupby
 from typing import Final
 
 from gpuyard.model.jobs import Job, Task, TaskState
@@ -106,19 +106,32 @@ def in_yielding_order(draft: Draft, made: Blocks, leaf: int, min_runtime_ms: int
     """
     yielders = draft.ledger.yielders[leaf]
     safe_after_ms = draft.ledger.now_ms - min_runtime_ms
-    rests: list[tuple[StayKey, Block]] = []
-    for _, keys in groupby(reversed(yielders.order()), key=lambda key: key[:2]):
-        blocks = ((key, block) for key in keys for block in made.of(yielders.jobs[key[4]], leaf))
-        for key, block in merge(rests, blocks, key=_without_stage, reverse=True) if rests else blocks:
-            if key[1] == ABOVE_MINIMUM and not block.surplus:
-                rests.append(((key[0], 1, *key[2:]), block))
-            elif block.surplus or not min_runtime_ms or started_at_ms(block.job) <= safe_after_ms:
+    for _, keys in groupby(reversed(yielders.order()), key=lambda key: key[0]):
+        entries = ((key, block) for key in keys for block in made.of(yielders.jobs[key[4]], leaf))
+        for block in _surplus_first(entries):
+            if block.surplus or not min_runtime_ms or started_at_ms(block.job) <= safe_after_ms:
                 yield block
 
 
-def _without_stage(entry: tuple[StayKey, Block]) -> StayKey:
-    key = entry[0]
-    return key[0], 1, *key[2:]
+def _surplus_first(entries: Iterator[tuple[StayKey, Block]]) -> Iterator[Block]:
+    """What is above a minimum as it comes; then the rest of those jobs, in their place among all others.
+
+    Jobs that are above their minimum come before those that are not.
+    """
+    rests: list[tuple[StayKey, Block]] = []
+    for key, block in entries:
+        if key[1] < ABOVE_MINIMUM:
+            entries = chain(((key, block),), entries)
+            break
+        if block.surplus:
+            yield block
+        else:
+            rests.append((key, block))
+    yield from (block for _, block in (merge(rests, entries, key=_age, reverse=True) if rests else entries))
+
+
+def _age(entry: tuple[StayKey, Block]) -> tuple[int, int, str]:
+    return entry[0][2:]
 
 
 def same_rank(blocks: Iterator[Block], last: Block) -> Iterator[Block]:

@@ -123,9 +123,10 @@ class ConsolidateRules:
         """Nodes of sets that were proposed."""
 
     def blocks(self) -> Iterator[Block]:
-        """Whoever would be served last moves first, where the price is the same."""
+        """Whoever would be served last moves first, where the price is the same. A job does not move itself."""
         found = {id(block): block for position in self._nodes() for block in self.step.blocks_on(position)}
-        return iter(sorted(found.values(), key=lambda block: stay_key(block.job), reverse=True))
+        others = [block for block in found.values() if block.job.id != self.waiter.job.id]
+        return iter(sorted(others, key=lambda block: stay_key(block.job), reverse=True))
 
     def _nodes(self) -> list[int]:
         """Nodes that lack something for the largest task and could have it, those that lack least first."""

@@ -6,6 +6,7 @@ anew. Greedy by marginal cost, exact on a single node. Ties follow the order in 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
 from itertools import combinations
@@ -17,6 +18,7 @@ from gpuyard.scheduler.fit import NO_FIT
 from gpuyard.scheduler.headroom import blockers
 from gpuyard.scheduler.jobbook import Waiter
 from gpuyard.scheduler.nodestate import NodeState
+from gpuyard.scheduler.placement import has_rule
 from gpuyard.scheduler.shapes import Shape
 
 EXACT_BLOCKS: Final = 8
@@ -47,7 +49,7 @@ def cheapest_cover(draft: Draft, waiter: Waiter, candidates: Sequence[Block], ju
 
 def _plain(draft: Draft, waiter: Waiter) -> bool:
     """Whether each task may go to any node it fits on, whatever the others do."""
-    if waiter.chunk.children or waiter.chunk.group.topology is not None or waiter.job.spread:
+    if waiter.job.spread or has_rule(waiter.chunk.group):
         return False
     if draft.ledger.neighbours.any_rules or draft.queues.resources.by_model:
         return False
@@ -72,12 +74,9 @@ class _Cover:
         self.exact = len(self.on_node) <= EXACT_NODES
 
     def run(self) -> list[Block] | None:
-        tasks = sorted(zip(self.waiter.chunk.tasks, self.waiter.shapes, strict=True), key=lambda e: e[1].asked)
-        while tasks:
-            shape = tasks[-1][1]
-            alike = [task for task, other in tasks if other is shape]
-            tasks = [entry for entry in tasks if entry[1] is not shape]
-            if not self._cover(shape, len(alike)):
+        counts = Counter(self.waiter.shapes)
+        for shape in sorted(counts, key=lambda shape: shape.asked, reverse=True):
+            if not self._cover(shape, counts[shape]):
                 return None
         return self.chosen
 
@@ -138,7 +137,7 @@ class _Cover:
         return placed
 
     def _put(self, shape: Shape, position: int) -> None:
-        self.draft.put(self.waiter, self.waiter.chunk.tasks[0], shape, position, waits=True)
+        self.draft.put(self.waiter, self.waiter.job.tasks[0], shape, position, waits=True)
         self.draft.search_steps_left -= 1
 
     def _clear(self, position: int, blocks: tuple[Block, ...]) -> set[int]:

@@ -100,11 +100,21 @@ class Placer:
     def _within(self, chunk: Chunk, among: Bools | None, preferred: Sequence[Bools] = ()) -> bool:
         if not chunk.children:
             return self._tasks(chunk.tasks, among, preferred)
-        if self.keep_together and not any(map(_has_rule, chunk.group.children)):
-            mark = self.draft.mark()
-            if self._one_node(tuple(chunk.all_tasks()), among, self.draft.fit):
-                return True
-            self.draft.rollback(mark)
+        if not self.keep_together or any(map(has_rule, chunk.group.children)):
+            return self._children(chunk, among)
+        mark = self.draft.mark()
+        if self._one_node(tuple(chunk.all_tasks()), among, self.draft.fit):
+            return True
+        self.draft.rollback(mark)
+        if self._children(chunk, among) and not self._waits(mark):
+            return True
+        self.draft.rollback(mark)
+        if self.draft.nodes.later and self._one_node(tuple(chunk.all_tasks()), among, self.draft.fit_later):
+            return True
+        self.draft.rollback(mark)
+        return self._children(chunk, among)
+
+    def _children(self, chunk: Chunk, among: Bools | None) -> bool:
         return all(self._group(child, among) for child in chunk.children)
 
     # Topology ------------------------------------------------------------------------------------------------
@@ -311,5 +321,5 @@ def _size(shape: Shape) -> tuple[int, ...]:
     return shape.asked
 
 
-def _has_rule(group: TaskGroup) -> bool:
-    return group.topology is not None or any(map(_has_rule, group.children))
+def has_rule(group: TaskGroup) -> bool:
+    return group.topology is not None or any(map(has_rule, group.children))

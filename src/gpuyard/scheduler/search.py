@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, Protocol
 
 from gpuyard.model.reasons import Reason
-from gpuyard.scheduler.blocks import Block, closure
+from gpuyard.scheduler.blocks import Block, by_index, closure
 from gpuyard.scheduler.cover import cheapest_cover
 from gpuyard.scheduler.draft import Draft, Evicted, Left
 from gpuyard.scheduler.headroom import blockers
@@ -25,6 +25,9 @@ from gpuyard.scheduler.trial import Trial, note_moves
 
 CLOSE_LOOKS: Final = 32
 """So many trials are made block by block; after that each looks an eighth further than the one before."""
+
+MAX_PRUNED: Final = 32
+"""Larger sets are not looked at block by block."""
 
 MAX_TRIALS: Final = 4
 """How often a set is tried again without those who turned out not to be needed."""
@@ -111,9 +114,9 @@ class Search:
                 if self._settle(fewest):
                     return True
             pace.saw(len(self.taken))
-        if bound.enough() and pace.seen < len(self.taken) and self.draft.search_steps_left > 0:
-            if (fitted or self._fits()) and self._settle(len(self.taken)):
-                return True
+        unseen = bound.enough() and pace.seen < len(self.taken) and self.draft.search_steps_left > 0
+        if unseen and (fitted or self._fits()) and self._settle(len(self.taken)):
+            return True
         self.draft.rollback(self.mark)
         return False
 
@@ -172,7 +175,24 @@ class Search:
         yield from self._cheapest(taken)
         used = self._used(taken)
         if used is not None:
-            yield used
+            yield self._pruned(used)
+
+    def _pruned(self, blocks: list[Block]) -> list[Block]:
+        """Without those that are not needed, looked at one by one: whoever should stay longest first."""
+        if len(blocks) > MAX_PRUNED:
+            return blocks
+        needed = blocks
+        for block in reversed(by_index(blocks)):
+            fewer = closure([other for other in needed if other is not block])
+            if block not in fewer and self._fits_without(fewer):
+                needed = fewer
+        return needed
+
+    def _fits_without(self, blocks: list[Block]) -> bool:
+        self._evict(blocks)
+        fits = self._fits()
+        self.draft.rollback(self.mark)
+        return fits
 
     def _cheapest(self, taken: list[Block]) -> Iterator[list[Block]]:
         alternatives: list[Block] = []
