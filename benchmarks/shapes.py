@@ -310,8 +310,16 @@ MOVING: Final = (
     Shape("16 moves for 100 jobs", thinly_used_cluster, 50, 100, 10, some_helped_by_moves, policy=few_moves),
 )
 RECLAIMING: Final = (
-    Shape("reclaim 500 whole nodes of 1000", lent_cluster, 1_000, 500, 120, nodes_taken_back, policy=all_steps),
-    Shape("the same from scattered gangs", scattered_gangs, 1_000, 500, 250, nodes_taken_from_gangs, policy=all_steps),
+    Shape("reclaim 500 of 1000 nodes", lent_cluster, 1_000, 500, 120, nodes_taken_back, policy=all_steps),
+    Shape(
+        "reclaim 500 of 1000 nodes from scattered gangs",
+        scattered_gangs,
+        1_000,
+        500,
+        250,
+        nodes_taken_from_gangs,
+        policy=all_steps,
+    ),
     unsatisfiable("79 of 80 GPUs to reclaim, 100 nodes", nodes=100, target_ms=6),
     unsatisfiable("79 of 80 GPUs to reclaim, 1000 nodes", nodes=1_000, target_ms=45),
     Shape(
