@@ -6,6 +6,8 @@ only with their siblings, level by level; after a placement only the path just s
 
 from __future__ import annotations
 
+from collections import ChainMap
+from collections.abc import Mapping, Sequence
 from heapq import heapify, heappop, heappush
 from typing import Final
 
@@ -18,17 +20,18 @@ from gpuyard.scheduler.resources import Amounts
 UNBOUNDED: Final = 1 << 62
 
 QueueKey = tuple[object, ...]
+Waiters = Mapping[str, Waiter]
 
 
 class Turns:
-    """The waiting jobs of a draft in the order they are served."""
+    """Waiting jobs in the order they are served."""
 
-    def __init__(self, draft: Draft) -> None:
+    def __init__(self, draft: Draft, lines: Mapping[LineKey, Sequence[tuple[int, str]]], waiters: Waiters) -> None:
         self._draft = draft
         self._queues = draft.queues
         self._fifo = draft.policy.ordering is Ordering.FIFO
-        self._lines = draft.ledger.lines.lines
-        self._waiters = draft.ledger.lines.waiters
+        self._lines = lines
+        self._waiters = waiters
         self._next_in: dict[LineKey, int] = {}
         self._heads: list[list[tuple[Rank, LineKey]]] = [[] for _ in self._queues.frames]
         """Per leaf: the first job of each of its lines."""
@@ -38,8 +41,25 @@ class Turns:
         self._roots: list[tuple[QueueKey, int, int]] = []
         self._version = [0] * len(self._queues.frames)
         self._best: list[Waiter | None] = [None] * len(self._queues.frames)
-        self._terms = [_Terms(frame, draft.shares[frame.at], draft.total) for frame in self._queues.frames]
+        self._terms = [Terms(frame, draft.shares[frame.at], draft.total) for frame in self._queues.frames]
         self._fill()
+
+    @classmethod
+    def of_all(cls, draft: Draft) -> Turns:
+        """Everyone who waits in the ledger."""
+        return cls(draft, draft.ledger.lines.lines, draft.ledger.lines.waiters)
+
+    @classmethod
+    def of_left(cls, draft: Draft) -> Turns:
+        """Those the steps so far have left waiting, the first of each line as it was last tried."""
+        known = draft.ledger.lines.waiters
+        first = {left.waiter.job.id: left.waiter for left in draft.left}
+        lines: dict[LineKey, list[tuple[int, str]]] = {}
+        for waiter, jobs in draft.left:
+            line = lines.setdefault(waiter.line, [])
+            line += [(known[id].job.submitted_at_ms, id) for id in jobs]
+            line.sort()
+        return cls(draft, lines, ChainMap(first, known))
 
     def next(self) -> Waiter | None:
         """The job whose turn it is; it stays first until it is `served` or `dropped`."""
@@ -127,18 +147,27 @@ class Turns:
             borrows = borrows or total > owed
             now, after = max(now, have / allowed), max(after, total / allowed)
         uses_forbidden = bool(terms.forbidden) and any(held[position] for position in terms.forbidden)
-        return _over(held, self._draft.shares[at]), borrows, terms.priority, uses_forbidden, after, now, terms.tie
+        return (
+            over_fair_share(held, self._draft.shares[at]),
+            borrows,
+            terms.priority,
+            uses_forbidden,
+            after,
+            now,
+            terms.tie,
+        )
 
 
-class _Terms:
+class Terms:
     """What is fixed during a cycle about how one queue is ranked."""
 
-    __slots__ = ("allowed", "forbidden", "further", "owed", "priority", "tie")
+    __slots__ = ("allowance", "allowed", "forbidden", "further", "owed", "priority", "tie")
 
     def __init__(self, frame: QueueFrame, fair: list[int], total: Amounts) -> None:
         self.priority = -frame.priority
         owed = [UNBOUNDED if quota is None else quota for quota in frame.quota]
-        allowance = [_allowance(*entry) for entry in zip(frame.quota, frame.limit, fair, strict=True)]
+        allowance = [allowance_of(*entry) for entry in zip(frame.quota, frame.limit, fair, strict=True)]
+        self.allowance = allowance
         # Shares are measured against the allowance, or against the whole cluster where there is no bound.
         allowed = [(amount if most is None else most) or 1 for most, amount in zip(allowance, total, strict=True)]
         self.allowed, self.owed = (allowed[0], allowed[1], allowed[2]), (owed[0], owed[1], owed[2])
@@ -148,7 +177,7 @@ class _Terms:
         self.tie = (tuple([UNBOUNDED if most is None else most for most in allowance]), frame.order, frame.name)
 
 
-def _allowance(quota: int | None, limit: int | None, fair: int) -> int | None:
+def allowance_of(quota: int | None, limit: int | None, fair: int) -> int | None:
     """What a queue may come to hold before it is over-served; None: no bound."""
     if quota is None:
         return limit
@@ -163,6 +192,6 @@ def _first(heap: list[tuple[QueueKey, int, int]], version: list[int]) -> int:
     return heap[0][1] if heap else -1
 
 
-def _over(held: list[int], share: list[int]) -> bool:
+def over_fair_share(held: list[int], share: list[int]) -> bool:
     """Over its fair share of everything."""
     return held[0] > share[0] and held[1] > share[1] and held[2] > share[2]
