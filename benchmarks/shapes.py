@@ -17,8 +17,7 @@ from gpuyard.model.nodes import Device, Node
 from gpuyard.model.quantities import GPU, MILLI
 from gpuyard.model.queues import Queue, QueueShare
 from gpuyard.model.snapshot import Snapshot
-from gpuyard.policies import policy as policy_module
-from gpuyard.policies.policy import DEFAULT, Policy, Step
+from gpuyard.policies.policy import DEFAULT, Consolidation, Policy, Step
 
 GPUS_PER_NODE: Final = 8
 GPU_MIB: Final = 81_920
@@ -27,6 +26,8 @@ GIB: Final = 1 << 30
 DEPARTMENTS: Final = ("research", "products")
 TEAMS: Final = ("vision", "speech", "search", "ads")
 NODES: Final = 5_000
+NOW_MS: Final = 2_000_000
+"""Later than every job was submitted: one from the future may not disturb others yet."""
 ONE_GPU: Final = Request(devices=1, cpu_milli=MILLI, memory_bytes=8 * GIB)
 
 
@@ -114,11 +115,7 @@ def few_moves(jobs: int) -> Policy:
 
 
 def at_most_moves(count: int) -> Policy:
-    """The one place that knows how a policy says it; a core that cannot move yet has no such field."""
-    budget = getattr(policy_module, "Consolidation", None)
-    if budget is None:
-        return DEFAULT
-    return msgspec.structs.replace(DEFAULT, consolidation=budget(max_moves_per_cycle=count))
+    return msgspec.structs.replace(DEFAULT, consolidation=Consolidation(max_moves_per_cycle=count))
 
 
 # ------------------------------------------------------------------------------------------------- work that is placed
@@ -352,7 +349,11 @@ SHAPES: Final = PLACING + MOVING + RECLAIMING + EXPLAINING
 
 
 def cluster(nodes: int, jobs: Iterable[Job]) -> Snapshot:
-    return Snapshot(tuple(node(at) for at in range(nodes)), queues(nodes), tuple(jobs))
+    return observed(nodes, queues(nodes), jobs)
+
+
+def observed(nodes: int, tree: tuple[Queue, ...], jobs: Iterable[Job]) -> Snapshot:
+    return Snapshot(tuple(node(at) for at in range(nodes)), tree, tuple(jobs), now_ms=NOW_MS)
 
 
 def node(at: int, gpus: int = GPUS_PER_NODE) -> Node:
@@ -382,7 +383,7 @@ def two_teams(nodes: int, owed: int, kept: int, jobs: Iterable[Job]) -> Snapshot
         Queue(name, department.name, (gpu_quota(gpus),), order=at)
         for at, (name, gpus) in enumerate(((OWED_TEAM, owed), (LENT_TEAM, kept)))
     )
-    return Snapshot(tuple(node(at) for at in range(nodes)), (department, *teams), tuple(jobs))
+    return observed(nodes, (department, *teams), jobs)
 
 
 def gpu_quota(gpus: int) -> QueueShare:
