@@ -7,8 +7,19 @@ from typing import Final
 
 import pytest
 
-from benchmarks.shapes import ALLOCATE_ONLY, SHAPES, STRIDES, VICTIM_GANG, Counts, Expected, Shape, exactly, scattered
-from benchmarks.subjects import Cycle, subject
+from benchmarks.shapes import (
+    PLACING,
+    RECLAIMING,
+    SHAPES,
+    STRIDES,
+    VICTIM_GANG,
+    Counts,
+    Expected,
+    Shape,
+    exactly,
+    scattered,
+)
+from benchmarks.subjects import Cycle, control, subject
 from gpuyard.model.jobs import Job
 from gpuyard.model.quantities import MILLI
 from gpuyard.model.snapshot import Snapshot
@@ -16,7 +27,6 @@ from gpuyard.policies.policy import DEFAULT
 
 NODES: Final = 40
 WAITING: Final = 8
-PLACING: Final = [shape for shape in SHAPES if shape.policy(WAITING) == ALLOCATE_ONLY]
 
 
 def held(jobs: tuple[Job, ...]) -> Counter[tuple[str, int]]:
@@ -58,8 +68,15 @@ def test_every_count_must_lie_between_the_fewest_and_the_most() -> None:
     assert not expected.met_by(Counts(evicts=4, binds=1))
 
 
-@pytest.mark.parametrize("shape", PLACING, ids=lambda shape: shape.name)
+@pytest.mark.parametrize("shape", PLACING + RECLAIMING, ids=lambda shape: shape.name)
 def test_a_small_cluster_of_the_shape_does_what_the_shape_is_about(shape: Shape) -> None:
     measured = subject(shape, NODES, min(WAITING, shape.jobs))
     measured.between()
     assert measured.complaint(measured.run()) == ""
+
+
+def test_where_nothing_must_happen_something_does_with_one_gpu_more() -> None:
+    for shape in SHAPES:
+        if shape.control:
+            measured = control(shape, NODES, WAITING)
+            assert measured.complaint(measured.run()) == ""
