@@ -82,6 +82,13 @@ def resized(shape: Shape, name: str, nodes: int, jobs: int) -> Shape:
     return msgspec.structs.replace(shape, name=name, nodes=nodes, jobs=jobs)
 
 
+def one_gpu_more(shape: Shape, name: str) -> Shape:
+    """The twin in which the same search ends well: both sides must be able to say yes as well as no."""
+    assert shape.control
+    build, expect = shape.control
+    return msgspec.structs.replace(shape, name=name, build=build, expect=expect, control=None)
+
+
 JOBS, GANGS, *_ = PLACING
 MIXED, MANY_MOVES, FEW_MOVES = MOVING
 LENT, SCATTERED, TOO_LITTLE, *_ = RECLAIMING
@@ -97,6 +104,7 @@ CONTESTS: Final = (
     Contest(resized(LENT, "reclaim 50 of 100 nodes", 100, 50)),
     Contest(resized(SCATTERED, "reclaim 50 of 100 nodes from scattered gangs", 100, 50)),
     Contest(TOO_LITTLE),
+    Contest(one_gpu_more(TOO_LITTLE, "80 of 80 GPUs to reclaim, 100 nodes")),
     Contest(LENT),
     Contest(SCATTERED),
 )
@@ -172,12 +180,22 @@ HEADER: Final = (
 
 
 def line(row: Row) -> str:
-    more = "> " if row.kai.stopped else ""
-    ratio = row.ratio()
-    shown = "-" if ratio is None else f"{more}{ratio:.0f}x"
-    times = f"{more}{row.kai.ms:.0f}".rjust(10) + f" {row.kai.calibrated_ms:10.0f}"
     mine = f"{row.gpuyard.ms:11.1f} {row.gpuyard.calibrated_ms:10.1f}"
-    return f"{row.shape:46} {times} {mine} {shown:>8}  {done('KAI', row.kai)}; {done('gpuyard', row.gpuyard)}"
+    what = f"{done('KAI', row.kai)}; {done('gpuyard', row.gpuyard)}"
+    return f"{row.shape:46} {peer_times(row.kai)} {mine} {ratio_text(row):>8}  {what}"
+
+
+def peer_times(kai: Measurement) -> str:
+    if kai.stopped:
+        return f"{f'> {LIMIT_S} s':>10} {'-':>10}"
+    return f"{kai.ms:10.0f} {kai.calibrated_ms:10.0f}"
+
+
+def ratio_text(row: Row) -> str:
+    ratio = row.ratio()
+    if ratio is None:
+        return "-"
+    return f"> {ratio:.0f}x" if row.kai.stopped else f"{ratio:.0f}x"
 
 
 def done(who: str, side: Measurement) -> str:

@@ -132,6 +132,7 @@ def test_a_side_that_did_something_else_has_no_ratio() -> None:
     assert Row("a", right, wrong).ratio() is None
     assert Row("a", wrong, right).ratio() is None
     assert Row("a", stopped, right).ratio() == 30_000
+    assert "> 300 s" in line(Row("a", stopped, right))
     assert "> 30000x" in line(Row("a", stopped, right))
     assert done("gpuyard", wrong) == "gpuyard: nothing!"
 
