@@ -1,5 +1,7 @@
 """The cheapest blocks that make room for a chunk: node by node, each node priced by what must go there.
 
+Place in the flow: asked by a search, on the nodes of its draft, which are put back afterwards.
+
 Blocks that lie on several nodes are paid for once: after one of them goes, the other nodes it lies on are priced
 anew. Greedy by marginal cost, exact on a single node. Ties follow the order in which blocks must give way.
 """
@@ -17,7 +19,8 @@ from gpuyard.scheduler.draft import Draft
 from gpuyard.scheduler.fit import NO_FIT
 from gpuyard.scheduler.headroom import blockers
 from gpuyard.scheduler.jobbook import Waiter
-from gpuyard.scheduler.nodestate import NodeState
+from gpuyard.scheduler.nodebook import Undo
+from gpuyard.scheduler.nodestate import Booked, NodeState
 from gpuyard.scheduler.placement import has_rule
 from gpuyard.scheduler.shapes import Shape
 
@@ -39,15 +42,13 @@ class Judge(Protocol):
 
 def cheapest_cover(draft: Draft, waiter: Waiter, candidates: Sequence[Block], judge: Judge) -> list[Block] | None:
     """A cheap set of blocks that makes room for the waiter; None where this way of looking finds none."""
-    if not _plain(draft, waiter):
-        return None
-    mark = draft.mark()
-    found = _Cover(draft, waiter, candidates, judge).run()
-    draft.rollback(mark)
+    cover = _Cover(draft, waiter, candidates, judge)
+    found = cover.run()
+    cover.undo()
     return found
 
 
-def _plain(draft: Draft, waiter: Waiter) -> bool:
+def can_be_covered(draft: Draft, waiter: Waiter) -> bool:
     """Whether each task may go to any node it fits on, whatever the others do."""
     if waiter.job.spread or has_rule(waiter.chunk.group):
         return False
@@ -72,6 +73,11 @@ class _Cover:
         self.prices: dict[int, Price] = {}
         self.heap: list[tuple[int, tuple[int, ...], int]] = []
         self.exact = len(self.on_node) <= EXACT_NODES
+        self.undos: list[Undo] = []
+
+    def undo(self) -> None:
+        for undo in reversed(self.undos):
+            self.draft.nodes.undo(undo)
 
     def run(self) -> list[Block] | None:
         counts = Counter(self.waiter.shapes)
@@ -137,20 +143,23 @@ class _Cover:
         return placed
 
     def _put(self, shape: Shape, position: int) -> None:
-        self.draft.put(self.waiter, self.waiter.job.tasks[0], shape, position, waits=True)
+        shares = self.draft.fit_later.shares(shape, position, self.draft.policy.device_placement)
+        self.undos.append(self.draft.nodes.promise(position, shape.request, shares))
         self.draft.search_steps_left -= 1
 
     def _clear(self, position: int, blocks: tuple[Block, ...]) -> set[int]:
         """Let the blocks go; all nodes that have changed by it."""
-        touched = {position}
+        touched: dict[int, list[Booked]] = {position: []}
         for block in blocks:
             self.gone.add(id(block))
             self.chosen.append(block)
-            for evicted in block.evicted():
-                self.draft.evict(evicted)
-                touched.add(evicted.holding.position)
-                self.draft.search_steps_left -= 1
-        return touched
+            for task, at, shares, _ in block.holdings:
+                touched.setdefault(at, []).append((task.request, shares))
+        for at, tasks in touched.items():
+            if tasks:
+                self.undos.append(self.draft.nodes.evict(at, tasks))
+                self.draft.search_steps_left -= len(tasks)
+        return set(touched)
 
     # Prices --------------------------------------------------------------------------------------------------
 
@@ -219,9 +228,10 @@ class _Cover:
         return self.draft.fit_later.fits_in(shape, position, self._without(state, position, blocks))
 
     def _without(self, state: NodeState, position: int, blocks: Sequence[Block]) -> NodeState:
-        frame = self.draft.nodes.frames[position]
-        for block in blocks:
-            for holding in block.holdings:
-                if holding.position == position:
-                    state = state.plus(holding.task.request, holding.shares, frame)
-        return state
+        tasks = [
+            (holding.task.request, holding.shares)
+            for block in blocks
+            for holding in block.holdings
+            if holding.position == position
+        ]
+        return state.without(tasks, self.draft.nodes.frames[position])

@@ -15,7 +15,7 @@ from gpuyard.model.nodes import Node
 from gpuyard.model.quantities import MILLI
 from gpuyard.scheduler.columns import Columns
 from gpuyard.scheduler.devices import lowest_devices
-from gpuyard.scheduler.nodestate import NodeFrame, NodeState
+from gpuyard.scheduler.nodestate import Booked, NodeFrame, NodeState
 
 Undo = tuple[int, NodeState, NodeState | None]
 """A node and its two states before a change."""
@@ -86,11 +86,11 @@ class NodeBook:
         self.columns.journal.append(position)
         return undo
 
-    def evict(self, position: int, request: Request, shares: Sequence[DeviceShare]) -> Undo:
-        """Count on a place that is held now being free later."""
+    def evict(self, position: int, tasks: Iterable[Booked]) -> Undo:
+        """Count on places that are held now being free later."""
         undo = position, self.now[position], self.later.get(position)
         before = undo[2] if undo[2] is not None else undo[1]
-        self.later[position] = before.plus(request, shares, self.frames[position])
+        self.later[position] = before.without(tasks, self.frames[position])
         self.columns.journal.append(position)
         return undo
 

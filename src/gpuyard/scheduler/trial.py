@@ -15,7 +15,7 @@ import msgspec
 
 from gpuyard.model.jobs import Job, Task, TaskState
 from gpuyard.scheduler.blocks import Block
-from gpuyard.scheduler.draft import Draft, Evicted, Left, Placed
+from gpuyard.scheduler.draft import Draft, Left, Placed
 from gpuyard.scheduler.gang import Gang
 from gpuyard.scheduler.headroom import blockers
 from gpuyard.scheduler.jobbook import LineKey, Waiter, next_waiter
@@ -173,8 +173,7 @@ def _waiting_again(job: Job, evicted: Mapping[str, object]) -> Job:
 
 def note_moves(draft: Draft, mark: int, returned: Mapping[str, Placed]) -> None:
     """Tell those evicted since the mark where they go instead."""
-    for entry in draft.log[mark:]:
-        if isinstance(entry, Evicted):
-            entry.moved_to = returned.get(entry.holding.task.id)
-            if entry.moved_to is not None:
-                entry.moved_to.moves = True
+    for entry in draft.evicted_since(mark):
+        entry.moved_to = returned.get(entry.holding.task.id)
+        if entry.moved_to is not None:
+            entry.moved_to.moves = True
