@@ -8,7 +8,7 @@ and every queue above it up to where the two families part, holds more than it i
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from operator import sub
+from operator import sub as minus
 from typing import NamedTuple
 
 from gpuyard.model.reasons import Reason, Token
@@ -236,19 +236,36 @@ class Taken:
                 left = self.amounts.get(at)
                 if left is None:
                     left = self.amounts[at] = list(self.rules.held[at])
-                left[:] = map(sub, left, block.amounts)
+                left[:] = map(minus, left, block.amounts)
                 self._keys.pop(at, None)
 
     def allows(self, blocks: Sequence[Block]) -> bool:
         """Whether each may go once those before it are gone, the small ones first."""
         if len(blocks) == 1:
             return self._may_give(blocks[0], self.amounts)
+        if self._plenty(blocks):
+            return True
         trial = {at: list(left) for at, left in self.amounts.items()}
         for block in sorted(blocks, key=_smallest_first):
             if not self._may_give(block, trial):
                 return False
             for level in self.rules.givers[block.leaf].levels:
-                trial[level.at] = list(map(sub, trial.get(level.at) or self.rules.held[level.at], block.amounts))
+                trial[level.at] = list(map(minus, trial.get(level.at) or self.rules.held[level.at], block.amounts))
+        return True
+
+    def _plenty(self, blocks: Sequence[Block]) -> bool:
+        """Whether blocks of one queue leave it and those above it with what they are owed: then any order will do."""
+        leaf = blocks[0].leaf
+        if any(block.leaf != leaf for block in blocks):
+            return False
+        for at, bounds in self.rules.givers[leaf].levels:
+            left = self.left(at)
+            for position, bound in bounds:
+                amounts = [block.amounts[position] for block in blocks]
+                if left[position] - sum(amounts) >= bound and min(amounts) > 0:
+                    break
+            else:
+                return False
         return True
 
     def _may_give(self, block: Block, left: dict[int, list[int]]) -> bool:

@@ -28,6 +28,9 @@ from gpuyard.scheduler.trial import Trial, note_moves
 CLOSE_LOOKS: Final = 32
 """So many trials are made block by block; after that each looks an eighth further than the one before."""
 
+MAX_TWICE: Final = 64
+"""Larger sets of scattered gangs are priced once, all of their rank together."""
+
 MAX_PRUNED: Final = 32
 """Larger sets are not looked at block by block."""
 
@@ -180,7 +183,9 @@ class Search:
 
     def _cheapest(self, taken: list[Block]) -> Iterator[list[Block]]:
         """The cheapest sets that make room, the best first."""
-        found = [cover for cover in (self._cover(taken),) if cover is not None]
+        found: list[_Cover] = []
+        if len(taken) <= MAX_TWICE or len(taken[0].holdings) == 1:
+            found = [cover for cover in (self._cover(taken),) if cover is not None]
         if found and found[0].short == 0 and self._cannot_be_cheaper(found[0].blocks):
             yield found[0].blocks
             return
@@ -190,6 +195,8 @@ class Search:
         with_others = self._cover([*taken, *alternatives]) if alternatives else None
         if with_others is not None:
             found.append(with_others)
+        elif not found:
+            found = [cover for cover in (self._cover(taken),) if cover is not None]
         yield from (cover.blocks for cover in sorted(found, key=lambda cover: (cover.short, cover.cost)))
 
     def _cover(self, candidates: list[Block]) -> _Cover | None:

@@ -148,9 +148,11 @@ class _Victims(Mapping[str, Waiter]):
         """Lines of their own: nobody who gave way stands in a line with someone who was waiting."""
         lines: dict[LineKey, list[tuple[int, str]]] = {}
         for id, job in self._jobs.items():
-            if len(job.tasks) == 1:
-                stage, signature = 0, self.draft.shapes.of(job.tasks[0].request).id
-                key: LineKey = (self.leaves[id], -job.priority, stage, False, ("gave way", signature))
+            key: LineKey
+            if job.group.leaf and len(job.tasks) == job.group.min_tasks and not job.labels and not job.spread:
+                # A gang that went as a whole: like every other that asks for the same.
+                shapes = tuple([self.draft.shapes.of(task.request).id for task in job.tasks])
+                key = (self.leaves[id], -job.priority, 0, False, ("gave way", shapes, job.group.topology))
             else:
                 waiter = self._made(id)
                 if waiter is None:
