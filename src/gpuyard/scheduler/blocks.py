@@ -64,18 +64,23 @@ class Blocks:
         """In the order they go. Nothing where the job was already disturbed in this cycle, or cannot free anything."""
         known = self._made.get(job.id)
         if known is None:
-            known = self._made[job.id] = tuple(self._make(job, leaf))
+            known = self._made[job.id] = (
+                self._single(job, leaf) if len(job.tasks) == 1 else tuple(self._make(job, leaf))
+            )
         return () if job.id in self._draft.disturbed else known
 
+    def _single(self, job: Job, leaf: int) -> tuple[Block, ...]:
+        holding = self._holding(job, job.tasks[0])
+        return () if holding is None else (Block(job, leaf, (holding,), self._lost_ms(job), surplus=False),)
+
     def _make(self, job: Job, leaf: int) -> Iterator[Block]:
-        if len(job.tasks) == 1:
-            holding = self._holding(job, job.tasks[0])
-            if holding is not None:
-                yield Block(job, leaf, (holding,), self._lost_ms(job), surplus=False)
-            return
+        if job.group.leaf and len(job.tasks) == job.group.min_tasks and all(map(_runs, job.tasks)):
+            groups: Iterator[tuple[Task, ...]] = iter((job.tasks,))
+        else:
+            groups = Yielding(job).blocks()
         before: tuple[Block, ...] = ()
         left = sum(task.state is TaskState.RUNNING for task in job.tasks)
-        for tasks in Yielding(job).blocks():
+        for tasks in groups:
             found = [self._holding(job, task) for task in tasks]
             holdings = tuple([holding for holding in found if holding is not None])
             if len(holdings) < len(tasks):
@@ -97,6 +102,10 @@ class Blocks:
 
     def _lost_ms(self, job: Job) -> int:
         return max(0, self._draft.ledger.now_ms - losing_since_ms(job))
+
+
+def _runs(task: Task) -> bool:
+    return task.state is TaskState.RUNNING
 
 
 def in_yielding_order(draft: Draft, made: Blocks, leaf: int, min_runtime_ms: int) -> Iterator[Block]:

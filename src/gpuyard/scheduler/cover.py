@@ -55,7 +55,9 @@ class _Cover:
         self.judge = judge
         self.stakes: dict[int, list[Stake]] = {}
         for block in candidates:
-            for position in {holding.position for holding in block.holdings}:
+            single = len(block.holdings) == 1
+            positions = (block.holdings[0].position,) if single else {holding.position for holding in block.holdings}
+            for position in positions:
                 self.stakes.setdefault(position, []).append(Stake(block, position))
         for stakes in self.stakes.values():
             stakes.sort(key=Stake.unit_price)

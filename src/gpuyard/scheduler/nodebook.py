@@ -115,15 +115,20 @@ class NodeBook:
         return known
 
     def _is_sound(self, position: int) -> bool:
-        whole: set[int] = set()
-        parts: set[int] = set()
+        whole = parts = 0
         for task, job in self.tasks_on[position]:
-            for share in self.held(job, task) if task.state is not TaskState.PROMISED else ():
-                if share.mig:
-                    continue
-                if share.device in whole or (share.gpu_milli == MILLI and share.device in parts):
+            if task.state is TaskState.PROMISED:
+                continue
+            for share in task.shares or self.held(job, task):
+                bit = 0 if share.mig else 1 << share.device
+                if share.gpu_milli == MILLI:
+                    if (whole | parts) & bit:
+                        return False
+                    whole |= bit
+                elif whole & bit:
                     return False
-                (whole if share.gpu_milli == MILLI else parts).add(share.device)
+                else:
+                    parts |= bit
         return True
 
     def undo(self, change: Undo) -> None:

@@ -51,7 +51,8 @@ class Stake:
                 self.devices += len(shares)
                 self.cpu_milli += request.cpu_milli
                 self.memory_bytes += request.memory_bytes
-                self.whole = self.whole and (request.whole or not request.devices) and not request.mig
+                if request.gpu_milli != MILLI or request.mig or request.gpu_memory_mib:
+                    self.whole = False
 
     def unit_price(self) -> tuple[int, int]:
         return self.block.cost * MILLI // (self.milli or 1), self.block.index
@@ -124,14 +125,20 @@ class Pricing:
                 break
         else:
             return None
-        for stake in sorted(chosen[:-1], key=lambda stake: -stake.block.cost):
-            fewer = [other for other in chosen if other is not stake]
-            if self._enough_devices(state, fewer) and self._makes_room(position, state, fewer):
-                chosen = fewer
+        if not self._countable or free - self.shape.request.devices >= min([stake.devices for stake in chosen]):
+            chosen = self._pruned(position, state, chosen)
         blocks = self._with_before([stake.block for stake in chosen])
         if not self.judge.allows(blocks):
             return None
         return sum([block.cost for block in blocks]), (sum([block.index for block in blocks]),), blocks
+
+    def _pruned(self, position: int, state: NodeState, chosen: list[Stake]) -> list[Stake]:
+        """Without those that are not needed, the most expensive first."""
+        for stake in sorted(chosen[:-1], key=lambda stake: -stake.block.cost):
+            fewer = [other for other in chosen if other is not stake]
+            if self._enough_devices(state, fewer) and self._makes_room(position, state, fewer):
+                chosen = fewer
+        return chosen
 
     def _makes_room(self, position: int, state: NodeState, stakes: Sequence[Stake]) -> bool:
         self.draft.search_steps_left -= 1

@@ -59,6 +59,7 @@ class Reclaim:
 class ReclaimRules:
     """Whose blocks may go for one job of another queue."""
 
+    ranked = True
     must_move = False
     job_first = False
 
@@ -71,7 +72,8 @@ class ReclaimRules:
         self.held = [tuple(amounts) for amounts in self.draft.queues.held]
         """As things stood before anyone gave way."""
         self.givers = {giver.leaf: giver for giver in self._givers()}
-        self._told = Taken(self)
+        self._told: dict[int, int] = {}
+        """Per queue: what it has left of the first thing the job asks for, after the blocks told so far."""
 
     # Who may have to give ----------------------------------------------------------------------------------------
 
@@ -207,14 +209,13 @@ class ReclaimRules:
     def reason(self, block: Block, moved: bool) -> Reason:
         frame = self.draft.queues.frames[block.leaf]
         position = self.asked[0]
-        before = self._told.left(block.leaf)[position]
-        short = self._told.shortfall_of(block.leaf)
-        self._told.take((block,))
+        before = self._told.get(block.leaf, self.held[block.leaf][position])
+        after = self._told[block.leaf] = before - block.amounts[position]
         job, name = self.waiter.job.id, self.draft.queues.resources.names[position]
         if moved:
             return Reason(Token.MOVED, name, subject=frame.name, beneficiary=job)
-        short = self._told.shortfall_of(block.leaf) - short
         owed = frame.quota[position] or 0
+        short = max(0, owed - after) - max(0, owed - before)
         return Reason(Token.RECLAIMED, name, before, owed, frame.name, beneficiary=job, shortfall=short)
 
 
@@ -231,12 +232,13 @@ class Taken:
         return self.amounts.get(at) or self.rules.held[at]
 
     def take(self, blocks: Sequence[Block]) -> None:
+        by_leaf: dict[int, list[Amounts]] = {}
         for block in blocks:
-            for at in self.rules.draft.queues.frames[block.leaf].path:
-                left = self.amounts.get(at)
-                if left is None:
-                    left = self.amounts[at] = list(self.rules.held[at])
-                left[:] = map(minus, left, block.amounts)
+            by_leaf.setdefault(block.leaf, []).append(block.amounts)
+        for leaf, amounts in by_leaf.items():
+            total = amounts[0] if len(amounts) == 1 else list(map(sum, zip(*amounts, strict=True)))
+            for at in self.rules.draft.queues.frames[leaf].path:
+                self.amounts[at] = list(map(minus, self.left(at), total))
                 self._keys.pop(at, None)
 
     def allows(self, blocks: Sequence[Block]) -> bool:

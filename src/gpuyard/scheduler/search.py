@@ -62,6 +62,8 @@ class Rules(Protocol):
     """Whether those who give way may get another place."""
     must_move: bool
     """Whether they must."""
+    ranked: bool
+    """Whether there is an order in which blocks must give way; if not, only the price counts."""
     job_first: bool
     """Whether the job is served before those who give way, whatever the order says."""
 
@@ -112,7 +114,7 @@ class Search:
             bound.free(block)
             if not bound.enough():
                 pace.too_few = len(self.taken)
-            elif pace.looks_at(len(self.taken)):
+            elif self.rules.ranked and pace.looks_at(len(self.taken)):
                 if self.draft.search_steps_left <= 0:
                     return False
                 if self._settle(pace):
