@@ -82,6 +82,15 @@ class Eviction:
         """How often which queue is discharged of which amounts."""
 
 
+class Kept(NamedTuple):
+    """A task that was promised a place before and starts there now."""
+
+    job: str
+    task: str
+    node: str
+    shares: tuple[DeviceShare, ...]
+
+
 class Left(NamedTuple):
     """Jobs of one line that found no place, and the first of them as it was tried."""
 
@@ -110,6 +119,7 @@ class Draft:
         self.fit = FitTable(self.nodes, self.eligibility, policy, self._gradient)
         self.total = ledger.total()
         self.shares = self.queues.shares(self.total, policy.usage_weight_milli)
+        self.kept: list[Kept] = []
         self.placed: list[Placed] = []
         self.log: list[Placed | Eviction] = []
         """Everything done, in order."""
@@ -225,7 +235,7 @@ class Draft:
         self.waiting.append(Waiting(queue, tuple(jobs), reasons))
 
     def finish(self) -> Plan:
-        actions: list[Action] = []
+        actions: list[Action] = [Bind(*kept, Reason(Token.PLACED, subject=kept.node)) for kept in self.kept]
         for entry in self.log:
             if isinstance(entry, Eviction):
                 actions += map(self._stop, entry.evicted)

@@ -19,7 +19,6 @@ from gpuyard.scheduler.draft import Draft, Left, Placed
 from gpuyard.scheduler.gang import Gang
 from gpuyard.scheduler.headroom import blockers
 from gpuyard.scheduler.jobbook import LineKey, Waiter, next_waiter
-from gpuyard.scheduler.moves import has_place
 from gpuyard.scheduler.ordering import Turns
 from gpuyard.scheduler.placement import Placer
 
@@ -97,8 +96,7 @@ class Trial:
             return False
         for task in tasks:
             holding = self._victims.evicted[task.id]
-            frame = draft.nodes.frames[holding.position]
-            if not has_place(draft.nodes.later[holding.position], task.request, holding.shares, frame):
+            if not draft.nodes.later[holding.position].holds(task.request, holding.shares):
                 draft.rollback(mark)
                 return False
             placed = Placed(waiter, task, draft.shapes.of(task.request), holding.position, waits=True)
