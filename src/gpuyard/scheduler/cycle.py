@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from gpuyard.model.plan import Plan
 from gpuyard.model.snapshot import Snapshot
-from gpuyard.policies.policy import DEFAULT, ConsolidationMode, Policy, Step
+from gpuyard.policies.policy import DEFAULT, Policy, Step
 from gpuyard.scheduler.allocate import allocate, leave_everyone
 from gpuyard.scheduler.consolidate import Consolidate
 from gpuyard.scheduler.diagnose import say_why
@@ -34,12 +34,16 @@ def plan(ledger: Ledger, policy: Policy = DEFAULT) -> Plan:
         allocate(draft)
     else:
         leave_everyone(draft)
-    if Step.CONSOLIDATE in policy.steps and policy.consolidation.mode is not ConsolidationMode.OFF:
-        make_room(draft, Consolidate(draft))
+    consolidate = Consolidate(draft)
+    if Step.CONSOLIDATE in policy.steps:
+        make_room(draft, consolidate)
     if Step.RECLAIM in policy.steps:
         make_room(draft, Reclaim(draft))
     if Step.PREEMPT in policy.steps:
         make_room(draft, Preempt(draft))
+    if Step.CONSOLIDATE in policy.steps:
+        # Nobody is moved for a borrower before everyone who is owed something has had their turn.
+        make_room(draft, consolidate.for_borrowers())
     if Step.STALE_GANGS in policy.steps:
         evict_stale_gangs(draft)
     say_why(draft)

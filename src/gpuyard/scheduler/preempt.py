@@ -59,7 +59,7 @@ class PreemptRules:
     def in_order(self, chosen: Sequence[Block]) -> list[Block]:
         return by_index(chosen)
 
-    def allows(self, chosen: Sequence[Block]) -> bool:
+    def allows(self, chosen: Sequence[Block], moved: set[int]) -> bool:
         return True
 
     def reason(self, block: Block, moved: bool) -> Reason:

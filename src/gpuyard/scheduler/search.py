@@ -81,8 +81,8 @@ class Rules(Protocol):
         """The order in which a set is judged and told."""
         ...
 
-    def allows(self, chosen: Sequence[Block]) -> bool:
-        """The last word on a whole set."""
+    def allows(self, chosen: Sequence[Block], moved: set[int]) -> bool:
+        """The last word on a whole set, of which some (by identity) are only moved."""
         ...
 
     def reason(self, block: Block, moved: bool) -> Reason:
@@ -246,7 +246,8 @@ class Search:
     def _finish(self, mark: int, trial: Trial) -> bool:
         """Accept what a trial has done, if the rules do."""
         chosen = trial.blocks
-        allowed = self.rules.allows(chosen) and (not self.rules.must_move or trial.all_returned())
+        moved = {id(block) for block in chosen if trial.has_returned(block)}
+        allowed = self.rules.allows(chosen, moved) and (not self.rules.must_move or len(moved) == len(chosen))
         note_moves(self.draft, mark, trial.returned)
         if not allowed or not in_feasible_order(self.draft, mark):
             self.draft.rollback(mark)
@@ -254,7 +255,7 @@ class Search:
         by_task = {entry.holding.task.id: entry for entry in self.draft.evicted_since(mark)}
         for block in chosen:
             entries = [by_task[holding.task.id] for holding in block.holdings]
-            reason = self.rules.reason(block, moved=all(entry.moved_to is not None for entry in entries))
+            reason = self.rules.reason(block, moved=id(block) in moved)
             for entry in entries:
                 entry.reason = reason
             self.draft.disturbed.add(block.job.id)

@@ -62,8 +62,9 @@ class Trial:
         placed = self.returned.get(holding[0].id)
         return placed is not None and (placed.position, placed.shares) == (holding[1], holding[2])
 
-    def all_returned(self) -> bool:
-        return all(holding.task.id in self.returned for block in self.blocks for holding in block.holdings)
+    def has_returned(self, block: Block) -> bool:
+        """Whether all of a block has a place again."""
+        return all(holding.task.id in self.returned for holding in block.holdings)
 
     def _turns(self, others: Sequence[Left]) -> Turns:
         lines: dict[LineKey, Sequence[tuple[int, str]]] = {left.waiter.line: left.line for left in others}
