@@ -31,6 +31,9 @@ CLOSE_LOOKS: Final = 32
 MAX_TWICE: Final = 64
 """Larger sets of scattered gangs are priced once, all of their rank together."""
 
+OTHER_COVERS: Final = 4
+"""Where the best set takes a queue below what it is owed, so many sets on other nodes are tried against it."""
+
 MAX_PRUNED: Final = 32
 """Larger sets are not looked at block by block."""
 
@@ -199,7 +202,34 @@ class Search:
             found.append(with_others)
         elif not found:
             found = [cover for cover in (self._cover(taken),) if cover is not None]
-        yield from (cover.blocks for cover in sorted(found, key=lambda cover: (cover.short, cover.cost)))
+        best_first = sorted(found, key=lambda cover: (cover.short, cover.cost))
+        if best_first and best_first[0].short and len(taken) <= MAX_TWICE:
+            best_first = self._with_less_shortfall(best_first, [*taken, *alternatives])
+        yield from (cover.blocks for cover in best_first)
+
+    def _with_less_shortfall(self, found: list[_Cover], candidates: list[Block]) -> list[_Cover]:
+        """Sets on other nodes as well, all by how far they really take queues below what they are owed: a set whose
+        members find other places takes nothing away."""
+        known = found.copy()
+        for _ in range(OTHER_COVERS):
+            used = {holding.position for cover in known for block in cover.blocks for holding in block.holdings}
+            others = [block for block in candidates if used.isdisjoint(h.position for h in block.holdings)]
+            cover = self._cover(others) if others else None
+            if cover is None:
+                break
+            known.append(cover)
+        tried = [cover._replace(short=self._real_shortfall(cover)) for cover in known]
+        return sorted(tried, key=lambda cover: (cover.short, cover.cost))
+
+    def _real_shortfall(self, cover: _Cover) -> int:
+        chosen = self.rules.in_order(closure(cover.blocks))
+        self._evict(chosen)
+        trial = Trial(self.draft, self.waiter, chosen, self.others)
+        placed = trial.run(self.rules.may_move, self.rules.job_first)
+        self.draft.rollback(self.mark)
+        judge = self.rules.judge()
+        judge.take([block for block in chosen if not trial.has_returned(block)])
+        return judge.shortfall() if placed else cover.short
 
     def _cover(self, candidates: list[Block]) -> _Cover | None:
         judge = self.rules.judge()
