@@ -119,7 +119,7 @@ class _Cover:
         for block in blocks:
             self.gone.add(id(block))
             self.chosen.append(block)
-            for task, at, shares, _ in block.holdings:
+            for task, at, shares, _, _ in block.holdings:
                 touched.setdefault(at, []).append((task.request, shares))
         for at, tasks in touched.items():
             self.undos.append(self.nodes.evict(at, tasks))

@@ -44,7 +44,7 @@ def _states_before(draft: Draft, mark: int) -> States:
 
 
 def _leave(draft: Draft, states: States, entry: Evicted) -> None:
-    task, position, shares, _ = entry.holding
+    task, position, shares, _, _ = entry.holding
     states[position] = states[position].plus(task.request, shares, draft.nodes.frames[position])
 
 

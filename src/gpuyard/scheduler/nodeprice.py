@@ -43,7 +43,7 @@ class Stake:
         self.milli = self.devices = self.cpu_milli = self.memory_bytes = 0
         self.whole = True
         """Holds nothing but whole GPUs."""
-        for task, at, shares, amounts in block.holdings:
+        for task, at, shares, amounts, _ in block.holdings:
             if at == position:
                 request = task.request
                 self.tasks.append((request, shares))

@@ -43,8 +43,9 @@ class PreemptRules:
         self._min_runtime_ms = self._nearest_min_runtime_ms()
 
     def any_lower(self) -> bool:
+        """Whether anything here has a lower priority, or may have."""
         order = self.draft.ledger.yielders[self.waiter.leaf].order()
-        return bool(order) and -order[-1][0] < self.waiter.job.priority
+        return bool(self.step.blocks.unstarted) or (bool(order) and -order[-1][0] < self.waiter.job.priority)
 
     def blocks(self) -> Iterator[Block]:
         in_order = in_yielding_order(self.draft, self.step.blocks, self.waiter.leaf, self._min_runtime_ms)

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple, Protocol
 from gpuyard.model.reasons import Reason
 from gpuyard.scheduler.blocks import Block, by_index, closure
 from gpuyard.scheduler.cover import can_be_covered, cheapest_cover
-from gpuyard.scheduler.draft import Draft, Left
+from gpuyard.scheduler.draft import Draft, Evicted, Left
 from gpuyard.scheduler.headroom import blockers
 from gpuyard.scheduler.jobbook import Waiter
 from gpuyard.scheduler.moves import in_feasible_order
@@ -288,8 +288,21 @@ class Search:
             reason = self.rules.reason(block, moved=id(block) in moved)
             for entry in entries:
                 entry.reason = reason
+                self._settle_unstarted(entry)
             self.draft.disturbed.add(block.job.id)
+        self.draft.beneficiaries.add(self.waiter.job.id)
         return True
+
+    def _settle_unstarted(self, entry: Evicted) -> None:
+        """What this cycle had only just placed is not told as stopped or moved: it starts elsewhere, or waits."""
+        placed = entry.holding.placed
+        if placed is None:
+            return
+        if entry.moved_to is None:
+            self.draft.withdraw(placed)
+        else:
+            placed.withdrawn = True
+            entry.moved_to.moves = False
 
 
 class _Cover(NamedTuple):

@@ -15,7 +15,7 @@ import msgspec
 
 from gpuyard.model.jobs import Job, Task, TaskState
 from gpuyard.scheduler.blocks import Block
-from gpuyard.scheduler.draft import Draft, Left, Placed
+from gpuyard.scheduler.draft import Draft, Holding, Left, Placed
 from gpuyard.scheduler.gang import Gang
 from gpuyard.scheduler.headroom import blockers
 from gpuyard.scheduler.jobbook import LineKey, Waiter, next_waiter
@@ -58,9 +58,9 @@ class Trial:
         """Blocks that got their old places back."""
         return [block for block in self.blocks if all(self._same_place(holding) for holding in block.holdings)]
 
-    def _same_place(self, holding: tuple[Task, int, object, object]) -> bool:
-        placed = self.returned.get(holding[0].id)
-        return placed is not None and (placed.position, placed.shares) == (holding[1], holding[2])
+    def _same_place(self, holding: Holding) -> bool:
+        placed = self.returned.get(holding.task.id)
+        return placed is not None and (placed.position, placed.shares) == (holding.position, holding.shares)
 
     def has_returned(self, block: Block) -> bool:
         """Whether all of a block has a place again."""
