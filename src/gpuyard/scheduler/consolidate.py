@@ -146,7 +146,7 @@ class ConsolidateRules:
             if block is last:
                 yield from following
 
-    def judge(self) -> _Budget:
+    def judge(self, counted: Sequence[Block]) -> _Budget:
         return _Budget(self.step)
 
     def in_order(self, chosen: Sequence[Block]) -> list[Block]:
@@ -174,7 +174,7 @@ class _Budget:
     def take(self, blocks: Sequence[Block]) -> None:
         self.taken += blocks
 
-    def shortfall(self) -> int:
+    def shortfall(self, more: Sequence[Block] = ()) -> int:
         return 0
 
 

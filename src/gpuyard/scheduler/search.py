@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, Protocol
 
 from gpuyard.model.reasons import Reason
-from gpuyard.scheduler.blocks import Block, by_index, closure
+from gpuyard.scheduler.blocks import Block, FallingShort, Judge, by_index, closure
 from gpuyard.scheduler.cover import cheapest_cover
 from gpuyard.scheduler.draft import Draft, Evicted, Left
 from gpuyard.scheduler.headroom import blockers
@@ -36,20 +36,6 @@ MAX_ALTERNATIVES: Final = 20_000
 """Blocks that rank with the last one needed and are priced against each other."""
 
 
-class Judge(Protocol):
-    """Keeps count of a set of blocks as it grows."""
-
-    def allows(self, blocks: Sequence[Block]) -> bool:
-        """Whether these may go on top of those taken so far."""
-        ...
-
-    def take(self, blocks: Sequence[Block]) -> None: ...
-
-    def shortfall(self) -> int:
-        """How far those taken bring queues below what they are owed."""
-        ...
-
-
 class Rules(Protocol):
     """Whose blocks may go for a job, who first, and why."""
 
@@ -68,7 +54,9 @@ class Rules(Protocol):
         """Further blocks that rank with the last one."""
         ...
 
-    def judge(self) -> Judge: ...
+    def judge(self, counted: Sequence[Block]) -> Judge:
+        """Who says which sets are allowed, where the order has counted off these."""
+        ...
 
     def in_order(self, chosen: Sequence[Block]) -> list[Block]:
         """The order in which a set is judged and told."""
@@ -203,11 +191,22 @@ class Search:
                 break
         found: list[tuple[int, int, int, list[Block]]] = []
         for candidates in ([*taken, *alternatives], taken) if alternatives else (taken,):
-            judge = self.rules.judge()
-            cover = cheapest_cover(self.draft, self.waiter, candidates, judge)
-            if cover:
-                found.append((judge.shortfall(), sum(block.cost for block in cover), len(found), cover))
+            for short, cover in self._covers(taken, candidates):
+                found.append((short, sum(block.cost for block in cover), len(found), cover))
         yield from (cover for _, _, _, cover in sorted(found, key=lambda entry: entry[:3]))
+
+    def _covers(self, taken: list[Block], candidates: list[Block]) -> Iterator[tuple[int, list[Block]]]:
+        """Cheap sets, each with how far it takes queues below what they are owed: every next one less far."""
+        judge = self.rules.judge(taken)
+        for _ in range(MAX_TRIALS):
+            cover = cheapest_cover(self.draft, self.waiter, candidates, judge)
+            if not cover:
+                return
+            short = judge.shortfall()
+            yield short, cover
+            if not short:
+                return
+            judge = FallingShort(self.rules.judge(taken), most=short - 1)
 
     def _used(self, taken: list[Block]) -> list[Block] | None:
         """Those on whose nodes the job would go if all of them went."""
