@@ -38,6 +38,16 @@ def amount_text(resource: str, amount: int) -> str:
     return f"{number} {resource}"
 
 
+def duration_text(milliseconds: int) -> str:
+    """`1h 30m`, `45s`, `500ms`: the two largest units that matter."""
+    parts = []
+    for unit, size in (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)):
+        count, milliseconds = divmod(milliseconds, size)
+        if count:
+            parts.append(f"{count}{unit}")
+    return " ".join(parts[:2]) or "0s"
+
+
 def _plural(noun: str, amount_milli: int) -> str:
     return noun if 0 < amount_milli <= MILLI else f"{noun}s"
 
@@ -176,7 +186,8 @@ def _reserved(reason: Reason) -> str:
 
 
 def _delayed(reason: Reason) -> str:
-    return "it waits out its preemption delay before it makes others yield: nothing to do"
+    left = f" for another {duration_text(reason.need - reason.have)}" if reason.need > reason.have else ""
+    return f"it makes nobody give way{left}, until its preemption delay is over: nothing to do"
 
 
 def _for_whom(reason: Reason) -> str:

@@ -6,11 +6,11 @@ checkpoint and by starting again; of equal costs the fewer jobs.
 
 from __future__ import annotations
 
-from collections import ChainMap
+from collections import ChainMap, Counter
 from collections.abc import Iterator, Mapping, Sequence
 from heapq import merge
 from itertools import chain, groupby
-from typing import Final
+from typing import Final, Protocol
 
 from msgspec.structs import replace
 
@@ -202,6 +202,20 @@ def by_index(blocks: Sequence[Block]) -> list[Block]:
     return sorted(blocks, key=lambda block: block.index)
 
 
+class Judge(Protocol):
+    """Keeps count of a set of blocks as it grows."""
+
+    def allows(self, blocks: Sequence[Block]) -> bool:
+        """Whether these may go on top of those taken so far."""
+        ...
+
+    def take(self, blocks: Sequence[Block]) -> None: ...
+
+    def shortfall(self, more: Sequence[Block] = ()) -> int:
+        """How far those taken, and some more, bring queues below what they are owed."""
+        ...
+
+
 class Anyone:
     """The judge where every set of blocks is allowed."""
 
@@ -211,5 +225,51 @@ class Anyone:
     def take(self, blocks: Sequence[Block]) -> None:
         pass
 
-    def shortfall(self) -> int:
+    def shortfall(self, more: Sequence[Block] = ()) -> int:
         return 0
+
+
+class InTurn:
+    """Lets no rank (a queue, a priority in it, surplus or not) give more than the order has counted off from it.
+
+    A cheaper block may stand in for one of its own rank; it does not stand in for one who must give before it.
+    """
+
+    def __init__(self, judge: Judge, counted: Sequence[Block]) -> None:
+        self._judge = judge
+        self._left = _by_rank(counted)
+
+    def allows(self, blocks: Sequence[Block]) -> bool:
+        within = all(self._left[rank] >= size for rank, size in _by_rank(blocks).items())
+        return within and self._judge.allows(blocks)
+
+    def take(self, blocks: Sequence[Block]) -> None:
+        self._left.subtract(_by_rank(blocks))
+        self._judge.take(blocks)
+
+    def shortfall(self, more: Sequence[Block] = ()) -> int:
+        return self._judge.shortfall(more)
+
+
+def _by_rank(blocks: Sequence[Block]) -> Counter[tuple[int, int, bool]]:
+    sizes: Counter[tuple[int, int, bool]] = Counter()
+    for block in blocks:
+        sizes[block.leaf, block.job.priority, block.surplus] += block.amounts[GPU_AT] or 1
+    return sizes
+
+
+class FallingShort:
+    """Lets queues come below what they are owed by so much together, and no further."""
+
+    def __init__(self, judge: Judge, most: int) -> None:
+        self._judge = judge
+        self._most = most
+
+    def allows(self, blocks: Sequence[Block]) -> bool:
+        return self._judge.allows(blocks) and self._judge.shortfall(blocks) <= self._most
+
+    def take(self, blocks: Sequence[Block]) -> None:
+        self._judge.take(blocks)
+
+    def shortfall(self, more: Sequence[Block] = ()) -> int:
+        return self._judge.shortfall(more)

@@ -162,7 +162,7 @@ class ConsolidateRules:
         """None beyond those that were counted off: nobody comes first."""
         return iter(())
 
-    def judge(self) -> _Budget:
+    def judge(self, counted: Sequence[Block]) -> _Budget:
         return _Budget(self.step)
 
     def in_order(self, chosen: Sequence[Block]) -> list[Block]:
@@ -190,7 +190,7 @@ class _Budget:
     def take(self, blocks: Sequence[Block]) -> None:
         self.taken += blocks
 
-    def shortfall(self) -> int:
+    def shortfall(self, more: Sequence[Block] = ()) -> int:
         return 0
 
 

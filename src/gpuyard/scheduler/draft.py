@@ -23,6 +23,8 @@ from gpuyard.scheduler.resources import Amounts
 from gpuyard.scheduler.shapes import Shape
 
 if TYPE_CHECKING:
+    from gpuyard.scheduler.columns import Bools
+    from gpuyard.scheduler.gang import Gang
     from gpuyard.scheduler.jobbook import Waiter
     from gpuyard.scheduler.ledger import Ledger
 
@@ -123,6 +125,10 @@ class Draft:
         self.fit = FitTable(self.nodes, self.eligibility, policy, self._gradient)
         self.total = ledger.total()
         self.shares = self.queues.shares(self.total, policy.usage_weight_milli)
+        self.among: Bools | None = None
+        """Where set, only these nodes are used, for as long as it is set."""
+        self.gangs: dict[str, Gang] = {}
+        """Where jobs stand that this cycle has served in part; the ledger's own view is not touched."""
         self.kept: list[Kept] = []
         self.placed: list[Placed] = []
         self.log: list[Placed | Eviction] = []

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from itertools import takewhile
 
 from gpuyard.model.reasons import Reason, Token
-from gpuyard.scheduler.blocks import Anyone, Block, Blocks, by_index, in_yielding_order, same_rank
+from gpuyard.scheduler.blocks import Anyone, Block, Blocks, InTurn, Judge, by_index, in_yielding_order, same_rank
 from gpuyard.scheduler.draft import Draft, Left
 from gpuyard.scheduler.jobbook import Waiter
 from gpuyard.scheduler.search import Search
@@ -54,8 +54,8 @@ class PreemptRules:
     def alternatives(self, last: Block) -> Iterator[Block]:
         return same_rank(self.blocks(), last)
 
-    def judge(self) -> Anyone:
-        return Anyone()
+    def judge(self, counted: Sequence[Block]) -> Judge:
+        return InTurn(Anyone(), counted)
 
     def in_order(self, chosen: Sequence[Block]) -> list[Block]:
         return by_index(chosen)

@@ -7,13 +7,13 @@ and every queue above it up to where the two families part, holds more than it i
 
 from __future__ import annotations
 
-from collections import ChainMap
+from collections import ChainMap, Counter
 from collections.abc import Iterator, Mapping, Sequence
 from operator import sub as minus
 from typing import NamedTuple
 
 from gpuyard.model.reasons import Reason, Token
-from gpuyard.scheduler.blocks import Block, Blocks, in_yielding_order, same_rank
+from gpuyard.scheduler.blocks import Block, Blocks, InTurn, Judge, in_yielding_order, same_rank
 from gpuyard.scheduler.draft import Draft, Left
 from gpuyard.scheduler.jobbook import Waiter
 from gpuyard.scheduler.ordering import QueueKey, Terms, over_fair_share
@@ -190,8 +190,8 @@ class ReclaimRules:
 
     # What is allowed ---------------------------------------------------------------------------------------------
 
-    def judge(self) -> Taken:
-        return Taken(self)
+    def judge(self, counted: Sequence[Block]) -> Judge:
+        return InTurn(Taken(self), counted)
 
     def in_order(self, chosen: Sequence[Block]) -> list[Block]:
         """Small before large: what exceeds what a queue is owed by little goes in little pieces while it can."""
@@ -293,14 +293,18 @@ class Taken:
     def _may_give(self, giver: Giver, left: Mapping[int, Sequence[int]]) -> bool:
         return all(self.rules.holds_more(level, left[level.at]) for level in giver.levels)
 
-    def shortfall(self) -> int:
-        return sum(self.shortfall_of(at) for at in self.amounts if self.rules.draft.queues.frames[at].leaf)
+    def shortfall(self, more: Sequence[Block] = ()) -> int:
+        position, further = self.rules.asked[0], Counter[int]()
+        for block in more:
+            further[block.leaf] += block.amounts[position]
+        leaves = {at for at in self.amounts if self.rules.draft.queues.frames[at].leaf} | further.keys()
+        return sum(self.shortfall_of(at, further[at]) for at in leaves)
 
-    def shortfall_of(self, leaf: int) -> int:
-        """How far below what it is owed a queue is, of the first thing the job asks for."""
+    def shortfall_of(self, leaf: int, further: int = 0) -> int:
+        """How far below what it is owed a queue is, of the first thing the job asks for, if it gives so much more."""
         position = self.rules.asked[0]
         quota = self.rules.draft.queues.frames[leaf].quota[position]
-        return max(0, (quota or 0) - max(0, self.left(leaf)[position]))
+        return max(0, (quota or 0) - max(0, self.left(leaf)[position] - further))
 
     def key(self, at: int) -> QueueKey:
         """Higher gives first: the reverse of the order in which queues are served."""

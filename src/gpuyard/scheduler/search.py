@@ -14,7 +14,7 @@ from itertools import islice
 from typing import Final, NamedTuple, Protocol
 
 from gpuyard.model.reasons import Reason
-from gpuyard.scheduler.blocks import Block, by_index, closure
+from gpuyard.scheduler.blocks import Block, FallingShort, Judge, by_index, closure
 from gpuyard.scheduler.cover import can_be_covered, cheapest_cover
 from gpuyard.scheduler.draft import Draft, Evicted, Left
 from gpuyard.scheduler.headroom import blockers
@@ -44,20 +44,6 @@ MAX_ALTERNATIVES: Final = 20_000
 """Blocks that rank with the last one needed and are priced against each other."""
 
 
-class Judge(Protocol):
-    """Keeps count of a set of blocks as it grows."""
-
-    def allows(self, blocks: Sequence[Block]) -> bool:
-        """Whether these may go on top of those taken so far."""
-        ...
-
-    def take(self, blocks: Sequence[Block]) -> None: ...
-
-    def shortfall(self) -> int:
-        """How far those taken bring queues below what they are owed."""
-        ...
-
-
 class Rules(Protocol):
     """Whose blocks may go for a job, who first, and why."""
 
@@ -78,7 +64,9 @@ class Rules(Protocol):
         """Further blocks that rank with the last one."""
         ...
 
-    def judge(self) -> Judge: ...
+    def judge(self, counted: Sequence[Block]) -> Judge:
+        """Who says which sets are allowed, where the order has counted off these."""
+        ...
 
     def in_order(self, chosen: Sequence[Block]) -> list[Block]:
         """The order in which a set is judged and told."""
@@ -190,36 +178,45 @@ class Search:
         """The cheapest sets that make room, the best first."""
         found: list[_Cover] = []
         if len(taken) <= MAX_TWICE or len(taken[0].holdings) == 1:
-            found = [cover for cover in (self._cover(taken),) if cover is not None]
-        if found and found[0].short == 0 and self._cannot_be_cheaper(found[0].blocks):
-            yield found[0].blocks
+            found = self._covers(taken, taken)
+        if found and not found[-1].short and self._cannot_be_cheaper(found[-1].blocks):
+            yield found[-1].blocks
             return
         alternatives = list(islice(self.rules.alternatives(taken[-1]), MAX_ALTERNATIVES))
         for position, block in enumerate(alternatives, start=len(taken)):
             block.index = position
-        with_others = self._cover([*taken, *alternatives]) if alternatives else None
-        if with_others is not None:
-            found.append(with_others)
-        elif not found:
-            found = [cover for cover in (self._cover(taken),) if cover is not None]
-        best_first = sorted(found, key=lambda cover: (cover.short, cover.cost))
-        if best_first and best_first[0].short and len(taken) <= MAX_TWICE:
-            best_first = self._with_less_shortfall(best_first, [*taken, *alternatives])
-        yield from (cover.blocks for cover in best_first)
+        found += self._covers(taken, [*taken, *alternatives]) if alternatives else []
+        found = found or self._covers(taken, taken)
+        if found and len(taken) <= MAX_TWICE and min(cover.short for cover in found):
+            found = self._with_real_shortfall(found, taken, [*taken, *alternatives])
+        yield from (cover.blocks for cover in sorted(found, key=lambda cover: (cover.short, cover.cost)))
 
-    def _with_less_shortfall(self, found: list[_Cover], candidates: list[Block]) -> list[_Cover]:
+    def _covers(self, taken: list[Block], candidates: list[Block]) -> list[_Cover]:
+        """Cheap sets among the candidates: every next one takes queues less far below what they are owed."""
+        found: list[_Cover] = []
+        judge = self.rules.judge(taken)
+        for _ in range(MAX_TRIALS):
+            blocks = cheapest_cover(self.draft, self.waiter, candidates, judge)
+            if not blocks:
+                break
+            found.append(_Cover(judge.shortfall(), sum(block.cost for block in blocks), blocks))
+            if not found[-1].short:
+                break
+            judge = FallingShort(self.rules.judge(taken), most=found[-1].short - 1)
+        return found
+
+    def _with_real_shortfall(self, found: list[_Cover], taken: list[Block], candidates: list[Block]) -> list[_Cover]:
         """Sets on other nodes as well, all by how far they really take queues below what they are owed: a set whose
         members find other places takes nothing away."""
         known = found.copy()
         for _ in range(OTHER_COVERS):
             used = {holding.position for cover in known for block in cover.blocks for holding in block.holdings}
             others = [block for block in candidates if used.isdisjoint(h.position for h in block.holdings)]
-            cover = self._cover(others) if others else None
-            if cover is None:
+            more = self._covers(taken, others) if others else []
+            if not more:
                 break
-            known.append(cover)
-        tried = [cover._replace(short=self._real_shortfall(cover)) for cover in known]
-        return sorted(tried, key=lambda cover: (cover.short, cover.cost))
+            known += more
+        return [cover._replace(short=self._real_shortfall(cover)) for cover in known]
 
     def _real_shortfall(self, cover: _Cover) -> int:
         chosen = self.rules.in_order(closure(cover.blocks))
@@ -227,14 +224,8 @@ class Search:
         trial = Trial(self.draft, self.waiter, chosen, self.others)
         placed = trial.run(self.rules.may_move, self.rules.job_first)
         self.draft.rollback(self.mark)
-        judge = self.rules.judge()
-        judge.take([block for block in chosen if not trial.has_returned(block)])
-        return judge.shortfall() if placed else cover.short
-
-    def _cover(self, candidates: list[Block]) -> _Cover | None:
-        judge = self.rules.judge()
-        blocks = cheapest_cover(self.draft, self.waiter, candidates, judge)
-        return _Cover(judge.shortfall(), sum(block.cost for block in blocks), blocks) if blocks else None
+        stopped = [block for block in chosen if not trial.has_returned(block)]
+        return self.rules.judge(chosen).shortfall(stopped) if placed else cover.short
 
     def _cannot_be_cheaper(self, blocks: list[Block]) -> bool:
         """Whether a set frees no more than is missing, and all of it at the lowest price there is."""

@@ -26,7 +26,7 @@ from gpuyard.scheduler.placement import Placer
 class Trial:
     """One set of blocks, which the draft has evicted since a mark."""
 
-    def __init__(self, draft: Draft, waiter: Waiter, blocks: Sequence[Block], others: Sequence[Left]) -> None:
+    def __init__(self, draft: Draft, waiter: Waiter | None, blocks: Sequence[Block], others: Sequence[Left]) -> None:
         self.draft = draft
         self.waiter = waiter
         self.blocks = blocks
@@ -38,9 +38,9 @@ class Trial:
 
     def run(self, may_move: bool, job_first: bool) -> bool:
         """Whether the job gets its places. Leaves them, and those of who returned, in the draft."""
-        if job_first and not self._place(self.waiter):
+        placed = self.waiter is None or (job_first and self._place(self.waiter))
+        if job_first and not placed:
             return False
-        placed = job_first
         turns = self._turns(() if job_first else self.others)
         while (waiter := turns.next()) is not None:
             if waiter is self.waiter:
@@ -97,6 +97,9 @@ class Trial:
             return False
         for task in tasks:
             holding = self._victims.evicted[task.id]
+            if draft.among is not None and not draft.among[holding.position]:
+                draft.rollback(mark)
+                return False
             if not draft.nodes.later[holding.position].holds(task.request, holding.shares):
                 draft.rollback(mark)
                 return False
