@@ -16,6 +16,7 @@ from gpuyard.scheduler.draft import Draft
 from gpuyard.scheduler.give_way import make_room
 from gpuyard.scheduler.ledger import Ledger
 from gpuyard.scheduler.preempt import Preempt
+from gpuyard.scheduler.promises import keep_promises
 from gpuyard.scheduler.reclaim import Reclaim
 from gpuyard.scheduler.stale import evict_stale_gangs
 
@@ -28,6 +29,7 @@ def schedule(snapshot: Snapshot, policy: Policy = DEFAULT) -> Plan:
 def plan(ledger: Ledger, policy: Policy = DEFAULT) -> Plan:
     """Decide who starts, grows and ends, in the order a fair owner of the cluster would. The ledger is not changed."""
     draft = Draft(ledger, policy)
+    keep_promises(draft)
     if Step.ALLOCATE in policy.steps:
         allocate(draft)
     else:
