@@ -150,8 +150,10 @@ def bounded_run(program: Path, zipped: Path) -> str:
         try:
             code = process.wait(LIMIT_S + LOADING_S)
         except subprocess.TimeoutExpired:
-            process.kill()
             code = 0
+        finally:
+            # Also when this program is interrupted: the peer would go on for minutes. One that has ended is left alone.
+            process.kill()
     if code:
         raise SystemExit(f"the peer ended with {code}: see {errors}")
     return output.read_text()
