@@ -48,7 +48,7 @@ class Trial:
                     return False
                 placed = True
                 turns.served(waiter, None)
-            elif waiter.job.id in self._victims.leaves and self._return(waiter, may_move):
+            elif waiter.job.id in self._victims and self._return(waiter, may_move):
                 turns.served(waiter, self._victims.next_of(waiter, self.draft.given(waiter)))
             else:
                 turns.dropped(waiter)
