@@ -73,9 +73,7 @@ def owing_queues(draw: st.DrawFn) -> tuple[Queue, ...]:
 
 
 @st.composite
-def owing_queue(
-    draw: st.DrawFn, name: str, parent: str | None, order: int, quotas: tuple[int | None, ...]
-) -> Queue:
+def owing_queue(draw: st.DrawFn, name: str, parent: str | None, order: int, quotas: tuple[int | None, ...]) -> Queue:
     quota = draw(some(*quotas))
     limit = (quota or 0) + draw(some(0, 1000, 2000, 6000)) if draw(rarely()) else None
     shares = [QueueShare(GPU, quota, limit, draw(some(1000, 1000, 1000, 0, 3000)))]
@@ -163,9 +161,7 @@ def in_place(draw: st.DrawFn, job: Job, machines: tuple[Node, ...], now: View, l
     for task in job.tasks:
         place = find_place(task.request, (*machines[first:], *machines[:first]), (ahead, to_come))
         if place is not None:
-            task = replace(
-                task, state=state, node=place.node, shares=place.shares, started_at_ms=started_at_ms
-            )
+            task = replace(task, state=state, node=place.node, shares=place.shares, started_at_ms=started_at_ms)
             record(job.id, task, ahead, to_come)
         tasks.append(task)
     if not has_minimum(job.group, tasks):
@@ -204,7 +200,9 @@ def crowded_clusters(draw: st.DrawFn) -> Snapshot:
         job = draw(usual_jobs(f"w{number}", draw(some(*leaves))))
         delay_ms = draw(some(*[0] * 9, 20_000))
         jobs.append(
-            replace(job, priority=draw(some(50, 50, 75, 100)), submitted_at_ms=100 + number, preemption_delay_ms=delay_ms)
+            replace(
+                job, priority=draw(some(50, 50, 75, 100)), submitted_at_ms=100 + number, preemption_delay_ms=delay_ms
+            )
         )
     moves_last_hour = draw(some(0, 0, 0, 3))
     return Snapshot(machines, queues, tuple(jobs), (FABRIC,), now_ms=NOW_MS, moves_last_hour=moves_last_hour)

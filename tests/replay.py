@@ -426,9 +426,7 @@ def after(plan: Plan, snapshot: Snapshot, keeps_promises: bool, passed_ms: int =
             tasks.append(task)
         stopped = any(task.id in evicted for task in tasks)
         played.append(
-            replace(
-                old, tasks=tuple(tasks), last_evicted_at_ms=snapshot.now_ms if stopped else old.last_evicted_at_ms
-            )
+            replace(old, tasks=tuple(tasks), last_evicted_at_ms=snapshot.now_ms if stopped else old.last_evicted_at_ms)
         )
     return replace(snapshot, jobs=tuple(played), now_ms=now_ms)
 

@@ -72,6 +72,8 @@ def amounts_of(books: Books, job: Job, actions: tuple[Evict | Move, ...]) -> Cou
 def by_beneficiary(plan: Plan, cluster: Snapshot) -> dict[str, list[GaveWay]]:
     found: dict[str, list[GaveWay]] = {}
     for block in gave_way(plan, cluster):
+        if not block.reason.beneficiary:
+            continue
         found.setdefault(block.reason.beneficiary, []).append(block)
     return found
 
@@ -87,12 +89,14 @@ def job_of(cluster: Snapshot, id: str) -> Job:
 
 
 def asked_by(cluster: Snapshot, plan: Plan, id: str) -> Counter[str]:
-    """What a job comes to hold by a plan, as it counts at its queue."""
+    """What a job gets by making others give way, as it counts at its queue."""
     nodes = {node.name: node for node in cluster.nodes}
     requests = {task.id: task.request for task in job_of(cluster, id).tasks}
     amounts: Counter[str] = Counter()
+    made_room = False
     for action in plan.actions:
-        if isinstance(action, Bind | Promise) and action.job == id:
+        made_room = made_room or action.reason.beneficiary == id
+        if made_room and isinstance(action, Bind | Promise) and action.job == id:
             amounts.update(charge(requests[action.task], action.shares, nodes[action.node]))
     return amounts
 

@@ -14,7 +14,6 @@ from hypothesis import HealthCheck, Phase, event, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from gpuyard.model.jobs import TaskState
 from gpuyard.model.plan import Evict, Move
 from gpuyard.model.reasons import Token
 from gpuyard.model.snapshot import Snapshot
