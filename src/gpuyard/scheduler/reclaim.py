@@ -207,7 +207,7 @@ class ReclaimRules:
 
     def reason(self, block: Block, moved: bool) -> Reason:
         frame = self.draft.queues.frames[block.leaf]
-        position = self.asked[0]
+        position = self._exceeded(block.leaf)
         before = self._told.left(block.leaf)[position]
         short = self._told.shortfall_of(block.leaf)
         self._told.take((block,))
@@ -217,6 +217,13 @@ class ReclaimRules:
         short = self._told.shortfall_of(block.leaf) - short
         owed = frame.quota[position] or 0
         return Reason(Token.RECLAIMED, name, before, owed, frame.name, beneficiary=job, shortfall=short)
+
+    def _exceeded(self, leaf: int) -> int:
+        """Of what a queue holds more than it is owed: GPUs, or else one model of them."""
+        first, held = self.asked[0], self._told.left(leaf)
+        quota, models = self.draft.queues.frames[leaf].quota, self.draft.queues.resources.by_model.values()
+        among = [at for at in self.asked if at == first or (first == GPU_AT and at in models)]
+        return next((at for at in among if (owed := quota[at]) is not None and held[at] > owed), first)
 
 
 class Taken:
