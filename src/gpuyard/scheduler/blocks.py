@@ -6,17 +6,19 @@ checkpoint and by starting again; of equal costs the fewer jobs.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections import ChainMap, Counter
+from collections.abc import Iterator, Mapping, Sequence
 from heapq import merge
 from itertools import chain, groupby
 from typing import Final, Protocol
 
+from msgspec.structs import replace
+
 from gpuyard.model.jobs import Job, Task, TaskState
-from gpuyard.scheduler.draft import Draft, Evicted, Holding
+from gpuyard.scheduler.draft import Draft, Evicted, Holding, Placed
 from gpuyard.scheduler.gang import Yielding
 from gpuyard.scheduler.resources import GPU_AT, Amounts, plus
-from gpuyard.scheduler.yielding import StayKey, losing_since_ms, started_at_ms
+from gpuyard.scheduler.yielding import StayKey, losing_since_ms, started_at_ms, stay_key
 
 PER_JOB: Final = 1
 WORK: Final = 1_000_000
@@ -29,13 +31,14 @@ ABOVE_MINIMUM: Final = 2
 class Block:
     """Something that can give way as a unit."""
 
-    __slots__ = ("amounts", "before", "cost", "holdings", "index", "job", "leaf", "surplus")
+    __slots__ = ("amounts", "before", "cost", "holdings", "index", "job", "leaf", "lost_ms", "surplus")
 
-    def __init__(self, job: Job, leaf: int, holdings: tuple[Holding, ...], cost: int, surplus: bool) -> None:
+    def __init__(self, job: Job, leaf: int, holdings: tuple[Holding, ...], lost_ms: int, surplus: bool) -> None:
         self.job = job
         self.leaf = leaf
         self.holdings = holdings
-        self.cost = cost
+        self.lost_ms = lost_ms
+        """How long each of its tasks has worked for nothing if it goes."""
         self.surplus = surplus
         """Above the minimum of its job, which runs on without it."""
         self.before: tuple[Block, ...] = ()
@@ -46,9 +49,11 @@ class Block:
         for holding in holdings[1:]:
             amounts = plus(amounts, holding.amounts)
         self.amounts = amounts
+        # Tasks without a GPU weigh a little, too: of two otherwise equal ones the one that has run for less goes.
+        self.cost = (amounts[GPU_AT] + 1) * lost_ms * WORK + PER_JOB
 
-    def evicted(self) -> Iterator[Evicted]:
-        return (Evicted(self.job, self.leaf, holding) for holding in self.holdings)
+    def evicted(self) -> list[Evicted]:
+        return [Evicted(self.job, self.leaf, holding) for holding in self.holdings]
 
 
 class Blocks:
@@ -57,29 +62,52 @@ class Blocks:
     def __init__(self, draft: Draft) -> None:
         self._draft = draft
         self._made: dict[str, tuple[Block, ...]] = {}
+        self.unstarted: dict[str, dict[str, Placed]] = {}
+        """Per job that may be preempted: tasks this cycle has given places, and that nobody gave way for."""
+        for placed in draft.placed:
+            job = placed.waiter.job
+            if job.preemptible and not placed.moves and not placed.withdrawn and job.id not in draft.beneficiaries:
+                self.unstarted.setdefault(job.id, {})[placed.task.id] = placed
+
+    def as_placed(self, id: str) -> Job:
+        """A job as if what this cycle has given it ran already."""
+        job, placed = self._draft.ledger.jobs[id], self.unstarted[id]
+        now_ms, frames = self._draft.ledger.now_ms, self._draft.nodes.frames
+        tasks = [
+            replace(task, state=TaskState.RUNNING, node=frames[one.position].node.name, started_at_ms=now_ms)
+            if (one := placed.get(task.id))
+            else task
+            for task in job.tasks
+        ]
+        return replace(job, tasks=tuple(tasks))
 
     def of(self, job: Job, leaf: int) -> tuple[Block, ...]:
         """In the order they go. Nothing where the job was already disturbed in this cycle, or cannot free anything."""
         known = self._made.get(job.id)
         if known is None:
-            known = self._made[job.id] = tuple(self._make(job, leaf))
+            known = self._single(job, leaf) if len(job.tasks) == 1 else tuple(self._make(job, leaf))
+            self._made[job.id] = known
         return () if job.id in self._draft.disturbed else known
 
+    def _single(self, job: Job, leaf: int) -> tuple[Block, ...]:
+        holding = self._holding(job, job.tasks[0])
+        return () if holding is None else (Block(job, leaf, (holding,), self._lost_ms(job), surplus=False),)
+
     def _make(self, job: Job, leaf: int) -> Iterator[Block]:
-        if len(job.tasks) == 1:
-            holding = self._holding(job, job.tasks[0])
-            if holding is not None:
-                yield Block(job, leaf, (holding,), self._cost(job, (holding,)), surplus=False)
-            return
+        if job.group.leaf and len(job.tasks) == job.group.min_tasks and all(map(_runs, job.tasks)):
+            groups: Iterator[tuple[Task, ...]] = iter((job.tasks,))
+        else:
+            groups = Yielding(job).blocks()
         before: tuple[Block, ...] = ()
         left = sum(task.state is TaskState.RUNNING for task in job.tasks)
-        for tasks in Yielding(job).blocks():
+        for tasks in groups:
             found = [self._holding(job, task) for task in tasks]
             holdings = tuple([holding for holding in found if holding is not None])
             if len(holdings) < len(tasks):
                 return
             left -= len(tasks)
-            block = Block(job, leaf, holdings, self._cost(job, holdings), surplus=left > 0)
+            unstarted = all(holding.placed for holding in holdings)
+            block = Block(job, leaf, holdings, 0 if unstarted else self._lost_ms(job), surplus=left > 0)
             block.before = before
             before = (*before, block)
             yield block
@@ -87,17 +115,20 @@ class Blocks:
     def _holding(self, job: Job, task: Task) -> Holding | None:
         """None where stopping the task frees nothing that can be counted on."""
         draft = self._draft
+        if job.id in self.unstarted and (placed := self.unstarted[job.id].get(task.id)):
+            return Holding(placed.task, placed.position, placed.shares, placed.amounts, placed)
         position = draft.nodes.at.get(task.node, -1)
         if position < 0 or not draft.nodes.sound(position):
             return None
         amounts = draft.ledger.amounts(task, draft.shapes.of(task.request), position)
         return Holding(task, position, draft.nodes.held(job, task), amounts)
 
-    def _cost(self, job: Job, holdings: tuple[Holding, ...]) -> int:
-        lost_ms = max(0, self._draft.ledger.now_ms - losing_since_ms(job))
-        # Tasks without a GPU weigh a little, too: of two otherwise equal ones the one that has run for less goes.
-        weight = sum(holding.amounts[GPU_AT] for holding in holdings) + 1
-        return weight * lost_ms * WORK + PER_JOB
+    def _lost_ms(self, job: Job) -> int:
+        return max(0, self._draft.ledger.now_ms - losing_since_ms(job))
+
+
+def _runs(task: Task) -> bool:
+    return task.state is TaskState.RUNNING
 
 
 def in_yielding_order(draft: Draft, made: Blocks, leaf: int, min_runtime_ms: int) -> Iterator[Block]:
@@ -105,13 +136,24 @@ def in_yielding_order(draft: Draft, made: Blocks, leaf: int, min_runtime_ms: int
 
     A job that has run for less than the minimum run time gives only what it has above its minimum.
     """
-    yielders = draft.ledger.yielders[leaf]
+    order, jobs = _with_unstarted(draft, made, leaf)
     safe_after_ms = draft.ledger.now_ms - min_runtime_ms
-    for _, keys in groupby(reversed(yielders.order()), key=lambda key: key[0]):
-        entries = ((key, block) for key in keys for block in made.of(yielders.jobs[key[4]], leaf))
+    for _, keys in groupby(reversed(order), key=lambda key: key[0]):
+        entries = ((key, block) for key in keys for block in made.of(jobs[key[4]], leaf))
         for block in _surplus_first(entries):
             if block.surplus or not min_runtime_ms or started_at_ms(block.job) <= safe_after_ms:
                 yield block
+
+
+def _with_unstarted(draft: Draft, made: Blocks, leaf: int) -> tuple[Sequence[StayKey], Mapping[str, Job]]:
+    """The order of a queue's jobs, with those that this cycle has only just given a place; they stay shortest."""
+    yielders = draft.ledger.yielders[leaf]
+    name = draft.queues.frames[leaf].name
+    new = {id: made.as_placed(id) for id in made.unstarted if draft.ledger.jobs[id].queue == name}
+    if not new:
+        return yielders.order(), yielders.jobs
+    started = [key for key in yielders.order() if key[4] not in new]
+    return sorted([*started, *map(stay_key, new.values())]), ChainMap(new, yielders.jobs)
 
 
 def _surplus_first(entries: Iterator[tuple[StayKey, Block]]) -> Iterator[Block]:

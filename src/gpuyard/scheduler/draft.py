@@ -18,10 +18,13 @@ from gpuyard.policies.fragmentation import Gradient, typical_tasks
 from gpuyard.policies.policy import DevicePlacement, NodePlacement, Policy
 from gpuyard.scheduler.fit import FitTable, LaterFit
 from gpuyard.scheduler.nodebook import Undo
+from gpuyard.scheduler.nodestate import Booked
 from gpuyard.scheduler.resources import Amounts
 from gpuyard.scheduler.shapes import Shape
 
 if TYPE_CHECKING:
+    from gpuyard.scheduler.columns import Bools
+    from gpuyard.scheduler.gang import Gang
     from gpuyard.scheduler.jobbook import Waiter
     from gpuyard.scheduler.ledger import Ledger
 
@@ -29,7 +32,7 @@ if TYPE_CHECKING:
 class Placed:
     """One task that this cycle has given a place."""
 
-    __slots__ = ("amounts", "moves", "position", "shape", "shares", "task", "undo", "waiter", "waits")
+    __slots__ = ("amounts", "moves", "position", "shape", "shares", "task", "undo", "waiter", "waits", "withdrawn")
 
     def __init__(self, waiter: Waiter, task: Task, shape: Shape, position: int, waits: bool) -> None:
         self.waiter = waiter
@@ -40,6 +43,8 @@ class Placed:
         """True where the place is still being freed."""
         self.moves = False
         """True where it is the new place of a task that this cycle takes off its old one."""
+        self.withdrawn = False
+        """True where it was given and, before the cycle ended, taken back for somebody else."""
         self.shares: tuple[DeviceShare, ...] = ()
         self.amounts: Amounts = ()
         self.undo: Undo
@@ -52,12 +57,14 @@ class Holding(NamedTuple):
     position: int
     shares: tuple[DeviceShare, ...]
     amounts: Amounts
+    placed: Placed | None = None
+    """Set where the task has not started yet: this same cycle gave it the place."""
 
 
 class Evicted:
-    """One running task that this cycle takes off its place."""
+    """One task that this cycle takes off its place."""
 
-    __slots__ = ("holding", "job", "leaf", "moved_to", "reason", "undo")
+    __slots__ = ("holding", "job", "leaf", "moved_to", "reason")
 
     def __init__(self, job: Job, leaf: int, holding: Holding) -> None:
         self.job = job
@@ -66,7 +73,28 @@ class Evicted:
         self.reason: Reason
         self.moved_to: Placed | None = None
         """Its new place, where it has one."""
-        self.undo: Undo
+
+
+class Eviction:
+    """Tasks that were taken off their places together, and how to take that back."""
+
+    __slots__ = ("charges", "evicted", "undos")
+
+    def __init__(self, evicted: list[Evicted]) -> None:
+        self.evicted = evicted
+        """In the order they are told."""
+        self.undos: list[Undo] = []
+        self.charges: dict[tuple[int, Amounts], int] = {}
+        """How often which queue is discharged of which amounts."""
+
+
+class Kept(NamedTuple):
+    """A task that was promised a place before and starts there now."""
+
+    job: str
+    task: str
+    node: str
+    shares: tuple[DeviceShare, ...]
 
 
 class Left(NamedTuple):
@@ -97,11 +125,18 @@ class Draft:
         self.fit = FitTable(self.nodes, self.eligibility, policy, self._gradient)
         self.total = ledger.total()
         self.shares = self.queues.shares(self.total, policy.usage_weight_milli)
+        self.among: Bools | None = None
+        """Where set, only these nodes are used, for as long as it is set."""
+        self.gangs: dict[str, Gang] = {}
+        """Where jobs stand that this cycle has served in part; the ledger's own view is not touched."""
+        self.kept: list[Kept] = []
         self.placed: list[Placed] = []
-        self.log: list[Placed | Evicted] = []
+        self.log: list[Placed | Eviction] = []
         """Everything done, in order."""
         self.disturbed: set[str] = set()
         """Jobs that this cycle has evicted or moved something of."""
+        self.beneficiaries: set[str] = set()
+        """Jobs for whose sake others gave way."""
         self.left: list[Left] = []
         """Who still waits."""
         self.evictions: list[Evict] = []
@@ -142,12 +177,19 @@ class Draft:
         self.placed.append(placed)
         self.log.append(placed)
 
-    def evict(self, evicted: Evicted) -> None:
-        """Count on the place of a running task being free later, and discharge its queue."""
-        task, position, shares, amounts = evicted.holding
-        evicted.undo = self.nodes.evict(position, task.request, shares)
-        self.queues.charge(evicted.leaf, amounts, firm=False, times=-1)
-        self.log.append(evicted)
+    def evict(self, evicted: list[Evicted]) -> None:
+        """Count on the places of running tasks being free later, and discharge their queues."""
+        entry = Eviction(evicted)
+        by_node: dict[int, list[Booked]] = {}
+        for one in evicted:
+            task, position, shares, amounts, _ = one.holding
+            by_node.setdefault(position, []).append((task.request, shares))
+            key = (one.leaf, amounts)
+            entry.charges[key] = entry.charges.get(key, 0) + 1
+        entry.undos = [self.nodes.evict(position, tasks) for position, tasks in by_node.items()]
+        for (leaf, amounts), times in entry.charges.items():
+            self.queues.charge(leaf, amounts, firm=False, times=-times)
+        self.log.append(entry)
 
     def mark(self) -> int:
         return len(self.log)
@@ -158,17 +200,31 @@ class Draft:
         log = self.log
         while len(log) > mark:
             entry = log.pop()
-            self.nodes.undo(entry.undo)
             if isinstance(entry, Placed):
+                self.nodes.undo(entry.undo)
                 undone.append(self.placed.pop())
                 self.queues.charge(entry.waiter.leaf, entry.amounts, entry.waiter.firm, times=-1)
             else:
-                self.queues.charge(entry.leaf, entry.holding.amounts, firm=False)
+                self._undo_eviction(entry)
         undone.reverse()
         return undone
 
+    def _undo_eviction(self, entry: Eviction) -> None:
+        for undo in entry.undos:
+            self.nodes.undo(undo)
+        for (leaf, amounts), times in entry.charges.items():
+            self.queues.charge(leaf, amounts, firm=False, times=times)
+
+    def evicted_since(self, mark: int) -> list[Evicted]:
+        return [one for entry in self.log[mark:] if isinstance(entry, Eviction) for one in entry.evicted]
+
+    def placed_since(self, mark: int) -> list[Placed]:
+        return [entry for entry in self.log[mark:] if isinstance(entry, Placed)]
+
     def postpone(self, mark: int) -> None:
         """Turn everything placed since the mark into promises: a gang that cannot start now starts nothing now."""
+        if all(placed.waits for placed in self.placed_since(mark)):
+            return
         for placed in self.rollback(mark):
             placed.waits = True
             self.book(placed)
@@ -185,24 +241,34 @@ class Draft:
 
     def tasks_given(self, job: str) -> frozenset[str]:
         """The tasks of a job that this cycle has given a place."""
-        return frozenset(placed.task.id for placed in self.placed if placed.waiter.job.id == job)
+        given = (placed for placed in self.placed if not placed.withdrawn)
+        return frozenset(placed.task.id for placed in given if placed.waiter.job.id == job)
+
+    def withdraw(self, placed: Placed) -> None:
+        """A place this cycle gave goes to somebody else after all; its job waits again."""
+        placed.withdrawn = True
+        job = placed.waiter.job
+        if not any(left.waiter.job.id == job.id for left in self.left):
+            self.left.append(Left(placed.waiter, (placed.waiter.rank[2:],)))
 
     def leave_waiting(self, queue: str, jobs: Iterable[str], reasons: tuple[Reason, ...]) -> None:
         self.waiting.append(Waiting(queue, tuple(jobs), reasons))
 
     def finish(self) -> Plan:
-        told = [entry for entry in self.log if not isinstance(entry, Placed) or not entry.moves]
-        actions = (*[self._action(entry) for entry in told], *self.evictions)
-        return Plan(actions, tuple(sorted(self.waiting, key=_place)))
+        actions: list[Action] = [Bind(*kept, Reason(Token.PLACED, subject=kept.node)) for kept in self.kept]
+        for entry in self.log:
+            if isinstance(entry, Eviction):
+                actions += [self._stop(one) for one in entry.evicted if one.holding.placed is None]
+            elif not entry.moves and not entry.withdrawn:
+                actions.append(self._start(entry))
+        actions += self.evictions
+        return Plan(tuple(actions), tuple(sorted(self.waiting, key=_place)))
 
     def _amounts(self, placed: Placed) -> Amounts:
         request = placed.shape.request
         if self._plain and not request.gpu_memory_mib:
             return placed.shape.asked
         return self.queues.resources.of_task(request, placed.shares, self.nodes.frames[placed.position].node)
-
-    def _action(self, entry: Placed | Evicted) -> Action:
-        return self._start(entry) if isinstance(entry, Placed) else self._stop(entry)
 
     def _stop(self, evicted: Evicted) -> Action:
         job, task, source = evicted.job.id, evicted.holding.task.id, evicted.holding.task.node

@@ -26,6 +26,7 @@ class Step(Protocol):
 def make_room(draft: Draft, step: Step) -> None:
     """Try everyone who still waits."""
     turns = Turns.of_left(draft, draft.left)
+    draft.left.clear()
     placer = Placer(draft)
     left: list[Left] = []
     failed: set[object] = set()
@@ -38,7 +39,9 @@ def make_room(draft: Draft, step: Step) -> None:
         else:
             failed.add(kind)
             left.append(turns.dropped(waiter))
-    draft.left[:] = left
+    # Whoever had a place taken back is there already.
+    again = {entry.waiter.job.id for entry in left}
+    draft.left[:] = [*left, *(entry for entry in draft.left if entry.waiter.job.id not in again)]
 
 
 def _fits(draft: Draft, placer: Placer, waiter: Waiter) -> bool:

@@ -31,6 +31,7 @@ class Preempt:
 class PreemptRules:
     """Jobs of the same queue and of lower priority."""
 
+    ranked = True
     must_move = False
     job_first = False
 
@@ -42,8 +43,9 @@ class PreemptRules:
         self._min_runtime_ms = self._nearest_min_runtime_ms()
 
     def any_lower(self) -> bool:
+        """Whether anything here has a lower priority, or may have."""
         order = self.draft.ledger.yielders[self.waiter.leaf].order()
-        return bool(order) and -order[-1][0] < self.waiter.job.priority
+        return bool(self.step.blocks.unstarted) or (bool(order) and -order[-1][0] < self.waiter.job.priority)
 
     def blocks(self) -> Iterator[Block]:
         in_order = in_yielding_order(self.draft, self.step.blocks, self.waiter.leaf, self._min_runtime_ms)
@@ -58,7 +60,7 @@ class PreemptRules:
     def in_order(self, chosen: Sequence[Block]) -> list[Block]:
         return by_index(chosen)
 
-    def allows(self, chosen: Sequence[Block]) -> bool:
+    def allows(self, chosen: Sequence[Block], moved: set[int]) -> bool:
         return True
 
     def reason(self, block: Block, moved: bool) -> Reason:
