@@ -17,7 +17,7 @@ from gpuyard.model.reasons import Reason, Token
 from gpuyard.policies.policy import ConsolidationMode
 from gpuyard.scheduler.blocks import WORK, Block, Blocks, by_index
 from gpuyard.scheduler.columns import Ints
-from gpuyard.scheduler.draft import Draft, Left
+from gpuyard.scheduler.draft import Draft, Everyone
 from gpuyard.scheduler.jobbook import Waiter
 from gpuyard.scheduler.resources import GPU_AT
 from gpuyard.scheduler.search import Search
@@ -58,7 +58,7 @@ class Consolidate:
         self.serves = frozenset({True, False})
         return self
 
-    def attempt(self, waiter: Waiter, others: list[Left]) -> bool:
+    def attempt(self, waiter: Waiter, everyone: Everyone) -> bool:
         """Place a job by moving others. Only a job that may itself be preempted makes others move."""
         if waiter.firm or self.moves_left <= 0 or not self._enough_in_total(waiter):
             return False
@@ -67,7 +67,7 @@ class Consolidate:
         avoided: set[int] = set()
         for _ in range(ATTEMPTS):
             rules = ConsolidateRules(self, waiter, avoided)
-            if Search(self.draft, waiter, rules, others).run():
+            if Search(self.draft, waiter, rules, everyone).run():
                 return True
             if rules.tried <= avoided:
                 return False

@@ -15,7 +15,7 @@ import msgspec
 
 from gpuyard.model.jobs import Job, Task, TaskState
 from gpuyard.scheduler.blocks import Block
-from gpuyard.scheduler.draft import Draft, Holding, Left, Placed
+from gpuyard.scheduler.draft import Draft, Everyone, Holding, Left, Placed
 from gpuyard.scheduler.gang import Gang
 from gpuyard.scheduler.headroom import blockers
 from gpuyard.scheduler.jobbook import LineKey, Waiter, next_waiter
@@ -26,11 +26,11 @@ from gpuyard.scheduler.placement import Placer
 class Trial:
     """One set of blocks, which the draft has evicted since a mark."""
 
-    def __init__(self, draft: Draft, waiter: Waiter | None, blocks: Sequence[Block], others: Sequence[Left]) -> None:
+    def __init__(self, draft: Draft, waiter: Waiter | None, blocks: Sequence[Block], everyone: Everyone) -> None:
         self.draft = draft
         self.waiter = waiter
         self.blocks = blocks
-        self.others = others
+        self.everyone = everyone
         self.placer = Placer(draft)
         self.returned: dict[str, Placed] = {}
         """Per evicted task the place it gets, old or new."""
@@ -41,7 +41,7 @@ class Trial:
         placed = self.waiter is None or (job_first and self._place(self.waiter))
         if job_first and not placed:
             return False
-        turns = self._turns(() if job_first else self.others)
+        turns = self._turns(() if job_first else self.everyone())
         while (waiter := turns.next()) is not None:
             if waiter is self.waiter:
                 if not self._place(waiter):
