@@ -98,7 +98,9 @@ class _Replay:
         return (job, task) if job and task and task.state is TaskState.RUNNING else None
 
     def _evict(self, action: Evict | Move, node: str) -> Reason | None:
-        """Let a task go that still runs there, and may be made to."""
+        """Let a task go that still runs there, and may be made to; or take back a promise that cannot be kept."""
+        if isinstance(action, Evict) and not action.reason.beneficiary and self._is_promised(action):
+            return None
         found = self._running(action)
         position = self.nodes.at.get(node, -1)
         if found is None or found[1].node != node or position < 0:
@@ -116,6 +118,10 @@ class _Replay:
         self.present = [one for one in self.present if (one.job.id, one.task) != (job.id, task.id)]
         return None
 
+    def _is_promised(self, action: Evict) -> bool:
+        task = _task(self.ledger.jobs.get(action.job), action.task)
+        return task is not None and task.state is TaskState.PROMISED
+
     def _move(self, action: Move) -> Reason | None:
         undo = self.nodes.fork(), self.queues.fork(), self.present
         reason = self._evict(action, action.source)
@@ -129,6 +135,8 @@ class _Replay:
     def _place(self, action: Bind | Promise) -> Reason | None:
         job = self.ledger.jobs.get(action.job)
         task = _task(job, action.task)
+        if job is not None and task is not None and self._was_promised(task, action):
+            return self._keep(job, task)
         if job is None or task is None or task.state is not TaskState.PENDING:
             return Reason(Token.GANG_INCOMPLETE, subject=action.task)
         return self._book(action, job, task)
@@ -152,6 +160,21 @@ class _Replay:
             self.queues.charge(leaf, self._amounts(task, action, position), not job.preemptible)
             self.present = [*self.present, Present(position, job, task.request.where.neighbours, task.id)]
         return reason
+
+    def _was_promised(self, task: Task, action: Bind | Promise) -> bool:
+        promised = task.state is TaskState.PROMISED and isinstance(action, Bind)
+        return promised and (task.node, task.shares or action.shares) == (action.node, action.shares)
+
+    def _keep(self, job: Job, task: Task) -> Reason | None:
+        """A promise of before: its place is booked for later and charged already, and must be free now."""
+        position = self.nodes.at.get(task.node, -1)
+        if position < 0 or self.nodes.is_broken(job, task):
+            return Reason(Token.NO_MATCHING_NODE, subject=task.node)
+        shares = self.nodes.held(job, task)
+        short = _shortage(task, shares, self.nodes.now[position], self.nodes.frames[position])
+        if short is None:
+            self.nodes.start(position, task.request, shares)
+        return short
 
     def _room(self, action: Placing, task: Task, position: int) -> Reason | None:
         now, later = self.nodes.now[position], self.nodes.later.get(position)
