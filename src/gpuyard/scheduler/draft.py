@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from gpuyard.scheduler.gang import Gang
     from gpuyard.scheduler.jobbook import Waiter
     from gpuyard.scheduler.ledger import Ledger
+    from gpuyard.scheduler.ordering import Terms
 
 
 class Placed:
@@ -127,6 +128,8 @@ class Draft:
         self.shares = self.queues.shares(self.total, policy.usage_weight_milli)
         self.among: Bools | None = None
         """Where set, only these nodes are used, for as long as it is set."""
+        self.terms: list[Terms] = []
+        """How each queue is ranked: filled by the first step that asks."""
         self.gangs: dict[str, Gang] = {}
         """Where jobs stand that this cycle has served in part; the ledger's own view is not touched."""
         self.kept: list[Kept] = []

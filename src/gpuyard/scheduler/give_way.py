@@ -25,6 +25,8 @@ class Step(Protocol):
 
 def make_room(draft: Draft, step: Step) -> None:
     """Try everyone who still waits."""
+    if not draft.left:
+        return
     turns = Turns.of_left(draft, draft.left)
     draft.left.clear()
     placer = Placer(draft)
