@@ -1,8 +1,9 @@
 """The best any search for victims could find on a tiny cluster: every set of blocks is looked at.
 
 *The sets the order allows*: blocks are counted off in the order they must give way; the shortest run of them of which
-some legal set makes room counts, with everyone who ranks with its last block (same queue, same job priority). The best
-legal set of these is the one with the smallest shortfall, then the least work lost, then the fewest blocks.
+some legal set makes room counts. Whoever ranks with its last block (same queue, job priority and kind of block) may
+stand in for what was counted off of that rank; no rank gives more than was counted off of it. The best legal set of
+these is the one with the smallest shortfall, then the least work lost, then the fewest blocks.
 
 Shares nothing with the scheduler but the model's values and fair shares. Only GPUs are scarce here, jobs are plain or
 elastic gangs, and one job waits.
@@ -10,6 +11,7 @@ elastic gangs, and one job waits.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import combinations
 from typing import Final, NamedTuple
@@ -21,6 +23,8 @@ from gpuyard.model.snapshot import Snapshot
 from tests.brute_force import Piece, arrangement_exists, canonical
 
 Key = tuple[object, ...]
+Rank = tuple[str, int, bool]
+"""Queue, job priority, surplus or not."""
 Racks = tuple[tuple[int, ...], ...]
 """What is free of each device, by node and device."""
 
@@ -119,6 +123,12 @@ def pieces(tasks: Sequence[Task]) -> list[Piece]:
 def makes_room(snapshot: Snapshot, blocks: Sequence[Block], job: Job) -> bool:
     free = free_devices(snapshot, [task for block in blocks for task in block.tasks])
     return arrangement_exists(canonical(free), pieces(job.tasks))
+
+
+def all_needed(snapshot: Snapshot, blocks: Sequence[Block], job: Job) -> bool:
+    """Whether nobody could have stayed: what is not needed for room does not go, whatever else it would be good for."""
+    last = {block.job.id: block for block in sorted(blocks, key=lambda block: block.step)}
+    return not any(makes_room(snapshot, [b for b in blocks if b != one], job) for one in last.values())
 
 
 # -------------------------------------------------------------------------------------------------------- queues
@@ -279,7 +289,7 @@ def reclaim_sets(snapshot: Snapshot, job: Job, fair: dict[str, int]) -> tuple[li
     for positions in closed_sets(ordered):
         chosen = tuple(ordered[position] for position in positions)
         legal = tree.legal(chosen, job, milli, order) and tree.served_first(chosen, job, milli)
-        if legal and makes_room(snapshot, chosen, job):
+        if legal and makes_room(snapshot, chosen, job) and all_needed(snapshot, chosen, job):
             work = work_lost(snapshot, chosen)
             found.append(Found(tree.shortfall(chosen), work, len(chosen), positions[-1], chosen))
     return ordered, found
@@ -306,9 +316,26 @@ def best_allowed(ordered: Sequence[Block], found: Sequence[Found]) -> Found | No
     if not found:
         return None
     last = min(one.last for one in found)
-    rank = ordered[last].job.queue, ordered[last].job.priority
-    allowed = {block for block in ordered if (block.job.queue, block.job.priority) == rank} | set(ordered[: last + 1])
-    return min((one for one in found if allowed.issuperset(one.blocks)), key=lambda one: one.price)
+    counted = milli_by_rank(ordered[: last + 1])
+    allowed = [one for one in found if within(one, counted, set(ordered[: last + 1]), rank_of(ordered[last]))]
+    return min(allowed, key=lambda one: one.price)
+
+
+def within(found: Found, counted: Counter[Rank], run: set[Block], last: Rank) -> bool:
+    """Whether a set takes only what was counted off, or what stands in for it in the last rank."""
+    known = all(block in run or rank_of(block) == last for block in found.blocks)
+    return known and milli_by_rank(found.blocks) <= counted
+
+
+def rank_of(block: Block) -> Rank:
+    return block.job.queue, block.job.priority, block.surplus
+
+
+def milli_by_rank(blocks: Sequence[Block]) -> Counter[Rank]:
+    milli: Counter[Rank] = Counter()
+    for block in blocks:
+        milli[rank_of(block)] += block.gpu_milli
+    return milli
 
 
 # --------------------------------------------------------------------------------------------------------- moves
@@ -318,15 +345,11 @@ def move_sets(snapshot: Snapshot, job: Job) -> list[Found]:
     """Every set of blocks that can be moved, one task after the other, so that the job fits."""
     movable = [block for one in yielders(snapshot) if one.movable for block in blocks_of(one)]
     found = []
-    for positions in closed_sets_of_moves(movable):
+    for positions in closed_sets(movable):
         chosen = tuple(movable[position] for position in positions)
         if makes_room(snapshot, chosen, job) and can_move(snapshot, chosen, job):
             found.append(Found(0, work_lost(snapshot, chosen), len(chosen), positions[-1], chosen))
     return found
-
-
-def closed_sets_of_moves(blocks: Sequence[Block]) -> Iterator[tuple[int, ...]]:
-    return closed_sets(blocks)
 
 
 def can_move(snapshot: Snapshot, chosen: Sequence[Block], job: Job) -> bool:
@@ -359,14 +382,13 @@ def move_search(
 
 
 def moves(racks: Racks, task: Task, names: dict[str, int]) -> Iterator[Racks]:
-    """Every way to put one task elsewhere once it has left its place."""
-    here, old = names[task.node], tuple(share.device for share in task.shares)
-    left = booked(racks, here, old, task.request.gpu_milli)
+    """Every way to place one task once it has left its place. It may stay, where the rest of its gang moves."""
+    devices_held = [share.device for share in task.shares]
+    left = booked(racks, names[task.node], devices_held, task.request.gpu_milli)
     for node, devices in enumerate(left):
         usable = [device for device, free in enumerate(devices) if free >= task.request.gpu_milli]
         for chosen in combinations(usable, task.request.devices):
-            if (node, chosen) != (here, old):
-                yield booked(left, node, chosen, -task.request.gpu_milli)
+            yield booked(left, node, chosen, -task.request.gpu_milli)
 
 
 def booked(racks: Racks, node: int, devices: Sequence[int], milli: int) -> Racks:
