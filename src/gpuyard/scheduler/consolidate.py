@@ -22,6 +22,7 @@ from gpuyard.scheduler.jobbook import Waiter
 from gpuyard.scheduler.resources import GPU_AT
 from gpuyard.scheduler.search import Search
 from gpuyard.scheduler.shapes import Shape
+from gpuyard.scheduler.small_sets import FEW_BLOCKS
 from gpuyard.scheduler.yielding import started_at_ms, stay_key
 
 NODES_LOOKED_AT: Final = 64
@@ -70,9 +71,19 @@ class Consolidate:
             if Search(self.draft, waiter, rules, everyone).run():
                 return True
             if rules.tried <= avoided:
-                return False
+                break
             avoided |= rules.tried
-        return False
+        return self._by_chains(waiter, others)
+
+    def _by_chains(self, waiter: Waiter, others: list[Left]) -> bool:
+        """Where little runs at all: also moves off nodes that are none for the job, to make room for who moves."""
+        if sum(len(yielders.jobs) for yielders in self.draft.ledger.yielders) > FEW_BLOCKS:
+            return False
+        rules = AnyNode(self, waiter, set())
+        blocks = list(rules.blocks())
+        for index, block in enumerate(blocks):
+            block.index = index
+        return Search(self.draft, waiter, rules, others).try_every_set(blocks)
 
     def _borrows(self, waiter: Waiter) -> bool:
         """Whether the job would take its queue, or one above it, beyond what it is owed."""
@@ -186,6 +197,13 @@ class ConsolidateRules:
     def reason(self, block: Block, moved: bool) -> Reason:
         self.step.note(block)
         return Reason(Token.MOVED, subject=block.job.queue, beneficiary=self.waiter.job.id)
+
+
+class AnyNode(ConsolidateRules):
+    """Anyone who may be moved, wherever."""
+
+    def _nodes(self) -> list[int]:
+        return list(range(len(self.step.draft.nodes.frames)))
 
 
 class _Budget:

@@ -23,6 +23,7 @@ from gpuyard.scheduler.moves import in_feasible_order
 from gpuyard.scheduler.placement import Placer
 from gpuyard.scheduler.resources import GPU_AT
 from gpuyard.scheduler.slots import SlotBound
+from gpuyard.scheduler.small_sets import legal_sets
 from gpuyard.scheduler.trial import Trial, note_moves
 
 CLOSE_LOOKS: Final = 32
@@ -111,7 +112,14 @@ class Search:
                 if self._settle(pace):
                     return True
                 pace.saw(len(self.taken))
-        return bound.enough() and pace.seen < len(self.taken) and self._settle(pace)
+        if not bound.enough():
+            return False
+        return (pace.seen < len(self.taken) and self._settle(pace)) or self.try_every_set(self.taken)
+
+    def try_every_set(self, blocks: Sequence[Block]) -> bool:
+        """Where there are few blocks, whatever set of them makes room."""
+        sets = legal_sets(blocks, lambda: self.rules.judge(blocks))
+        return any(self._fits_without(chosen) and self._commit(chosen) for chosen in sets)
 
     # How many must give way --------------------------------------------------------------------------------------
 
@@ -262,8 +270,13 @@ class Search:
             staying = trial.staying() if trial.run(self.rules.may_move, self.rules.job_first) else chosen
             if not staying:
                 return self._finish(mark, trial)
+            needed = _without(chosen, staying)
+            dropped = [block for block in chosen if block not in needed and block not in staying]
+            if dropped and all(map(trial.has_returned, dropped)):
+                # What a job gives up last has moved, and what it gives up first is back: nobody loses anything.
+                return self._finish(mark, trial)
             self.draft.rollback(mark)
-            chosen = _without(chosen, staying)
+            chosen = needed
             if not chosen:
                 return False
         return False
