@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import ChainMap, Counter
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from heapq import merge
 from itertools import chain, groupby
 from typing import Final, Protocol
@@ -62,12 +63,17 @@ class Blocks:
     def __init__(self, draft: Draft) -> None:
         self._draft = draft
         self._made: dict[str, tuple[Block, ...]] = {}
-        self.unstarted: dict[str, dict[str, Placed]] = {}
+
+    @cached_property
+    def unstarted(self) -> dict[str, dict[str, Placed]]:
         """Per job that may be preempted: tasks this cycle has given places, and that nobody gave way for."""
-        for placed in draft.placed:
+        found: dict[str, dict[str, Placed]] = {}
+        beneficiaries = self._draft.beneficiaries
+        for placed in self._draft.placed:
             job = placed.waiter.job
-            if job.preemptible and not placed.moves and not placed.withdrawn and job.id not in draft.beneficiaries:
-                self.unstarted.setdefault(job.id, {})[placed.task.id] = placed
+            if job.preemptible and not placed.moves and not placed.withdrawn and job.id not in beneficiaries:
+                found.setdefault(job.id, {})[placed.task.id] = placed
+        return found
 
     def as_placed(self, id: str) -> Job:
         """A job as if what this cycle has given it ran already."""

@@ -7,7 +7,7 @@ charged for exactly what its jobs hold.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from gpuyard.scheduler.gang import Gang
     from gpuyard.scheduler.jobbook import Waiter
     from gpuyard.scheduler.ledger import Ledger
+    from gpuyard.scheduler.ordering import Terms
 
 
 class Placed:
@@ -110,6 +111,10 @@ class Left(NamedTuple):
         return tuple([id for _, id in self.line[self.start :]])
 
 
+Everyone = Callable[[], list[Left]]
+"""Who waits, worked out only where somebody asks."""
+
+
 class Draft:
     """The working copy of one cycle."""
 
@@ -127,6 +132,8 @@ class Draft:
         self.shares = self.queues.shares(self.total, policy.usage_weight_milli)
         self.among: Bools | None = None
         """Where set, only these nodes are used, for as long as it is set."""
+        self.terms: list[Terms] = []
+        """How each queue is ranked: filled by the first step that asks."""
         self.gangs: dict[str, Gang] = {}
         """Where jobs stand that this cycle has served in part; the ledger's own view is not touched."""
         self.kept: list[Kept] = []

@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 from gpuyard.model.reasons import Reason, Token
 from gpuyard.scheduler.blocks import Block, Blocks, InTurn, Judge, in_yielding_order, same_rank
-from gpuyard.scheduler.draft import Draft, Left
+from gpuyard.scheduler.draft import Draft, Everyone
 from gpuyard.scheduler.jobbook import Waiter
-from gpuyard.scheduler.ordering import QueueKey, Terms, over_fair_share
+from gpuyard.scheduler.ordering import QueueKey, over_fair_share, terms_of
 from gpuyard.scheduler.resources import GPU_AT, Amounts
 from gpuyard.scheduler.search import Search
 
@@ -45,15 +45,14 @@ class Reclaim:
     def __init__(self, draft: Draft) -> None:
         self.draft = draft
         self.blocks = Blocks(draft)
-        frames = draft.queues.frames
-        self.terms = [Terms(frame, draft.shares[frame.at], draft.total) for frame in frames]
+        self.terms = terms_of(draft)
 
-    def attempt(self, waiter: Waiter, others: list[Left]) -> bool:
+    def attempt(self, waiter: Waiter, everyone: Everyone) -> bool:
         """Place a job by taking back what its queue is owed."""
         if not self._within_fair_share(waiter):
             return False
         rules = ReclaimRules(self, waiter)
-        return rules.could_be_enough() and Search(self.draft, waiter, rules, others).run()
+        return rules.could_be_enough() and Search(self.draft, waiter, rules, everyone).run()
 
     def _within_fair_share(self, waiter: Waiter) -> bool:
         held, fair = self.draft.queues.held[waiter.leaf], self.draft.shares[waiter.leaf]
