@@ -102,6 +102,10 @@ def test_every_token_has_a_sentence(token: Token, fields: dict[str, str]) -> Non
             'is moved to make room for job "job-17"; it starts again there',
         ),
         (
+            Reason(Token.MOVED, subject="vision"),
+            "is moved to leave its node free for larger jobs; it starts again there",
+        ),
+        (
             Reason(Token.STALE, have=1, need=4),
             "its gang has been incomplete for too long (1 of 4 tasks are left): it stops and starts again as a whole",
         ),

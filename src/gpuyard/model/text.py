@@ -222,8 +222,8 @@ def _preempted(reason: Reason) -> str:
 
 
 def _moved(reason: Reason) -> str:
-    for_whom = f' for job "{reason.beneficiary}"' if reason.beneficiary else ""
-    return f"is moved to make room{for_whom}; it starts again there"
+    why = f'make room for job "{reason.beneficiary}"' if reason.beneficiary else "leave its node free for larger jobs"
+    return f"is moved to {why}; it starts again there"
 
 
 def _stale(reason: Reason) -> str:
