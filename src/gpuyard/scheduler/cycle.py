@@ -22,9 +22,14 @@ def schedule(snapshot: Snapshot, policy: Policy = DEFAULT) -> Plan:
 
 def plan(ledger: Ledger, policy: Policy = DEFAULT) -> Plan:
     """Decide who starts, grows and ends, in the order a fair owner of the cluster would. The ledger is not changed."""
+    return drafted(ledger, policy).finish()
+
+
+def drafted(ledger: Ledger, policy: Policy = DEFAULT) -> Draft:
+    """The same with its books still open, for those who ask further."""
     draft = Draft(ledger, policy)
     if Step.ALLOCATE in policy.steps:
         allocate(draft)
     if Step.STALE_GANGS in policy.steps:
         evict_stale_gangs(draft)
-    return draft.finish()
+    return draft
