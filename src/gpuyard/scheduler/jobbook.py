@@ -88,6 +88,12 @@ class Lines:
         self.lines: dict[LineKey, list[tuple[int, str]]] = {}
         self.waiters: dict[str, Waiter] = {}
 
+    def fork(self) -> Lines:
+        copy = Lines()
+        copy.lines = {key: line.copy() for key, line in self.lines.items()}
+        copy.waiters = self.waiters.copy()
+        return copy
+
     def load(self, waiters: Iterable[Waiter]) -> None:
         """Add many at once."""
         for waiter in waiters:
