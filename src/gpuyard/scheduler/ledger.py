@@ -92,7 +92,7 @@ class Ledger:
         return self._queues
 
     def apply(self, changes: Iterable[Change]) -> None:
-        """Follow what has changed in the world. A change of nodes, or of who is in the tree of queues, loads the books anew."""
+        """Follow what has changed in the world. Other nodes or another tree of queues load the books anew."""
         touched: set[int] = set()
         reload = False
         for change in changes:
