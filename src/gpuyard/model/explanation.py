@@ -1,7 +1,7 @@
 """Where a job stands, why, and what would let it start: the answer of `explain`, as data.
 
-Place in the flow: scheduler.explain ─**Explanation**─▶ text ─sentences─▶ a person. Amounts are in the accounting unit of
-their resource; moments are absolute.
+Place in the flow: scheduler.explain ─**Explanation**─▶ text ─sentences─▶ a person. Amounts are in the accounting unit
+of their resource; moments are absolute.
 """
 
 from __future__ import annotations

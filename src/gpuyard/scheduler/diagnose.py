@@ -119,15 +119,17 @@ def _all_hopeless(asked: list[Asked]) -> Iterator[Reason]:
         if not nodes.any():
             yield Reason(Token.NO_MATCHING_NODE, need=1, subject=_wish(request), never=True)
             continue
+        large_enough = True
         for measure in needs:
             largest = int(measure.capacity[nodes].max())
+            everything, need = int(measure.total_capacity[nodes].sum()), measure.total_each * count
             if measure.each > largest:
                 yield Reason(Token.TOO_LARGE, measure.resource, largest, measure.each, never=True)
-            everything, need = int(measure.total_capacity[nodes].sum()), measure.total_each * count
             if count > 1 and need > everything:
                 yield Reason(Token.TOO_LARGE, measure.resource, everything, need, CLUSTER, never=True)
+            large_enough = large_enough and measure.each <= largest and (count == 1 or need <= everything)
         most = int(np.minimum.reduce([measure.all_places for measure in needs])[nodes].sum())
-        if most < count:
+        if large_enough and most < count:
             yield Reason(Token.TOO_LARGE, TASKS, most, count, CLUSTER, never=True)
 
 

@@ -7,6 +7,7 @@ the same changes that were tried.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import reduce
 from typing import Final
 
 from msgspec.structs import replace
@@ -23,18 +24,19 @@ OF_QUEUES: Final = frozenset({Field.QUOTA, Field.LIMIT})
 
 def changes_of(edits: Iterable[Edit], jobs: Mapping[str, Job], queues: tuple[Queue, ...]) -> tuple[Change, ...]:
     """What the edits come to, given the jobs and queues as they are."""
+    listed = tuple(edits)
     edited: dict[str, Job] = {}
     gone: list[Change] = []
-    tree = queues
-    for edit in edits:
+    tree = edited_queues(queues, listed)
+    for edit in listed:
         if edit.field in OF_QUEUES:
-            tree = tuple(_edited_queue(queue, edit) if queue.name == edit.subject else queue for queue in tree)
-        elif edit.field is Field.ENDS:
+            continue
+        if edit.field is Field.ENDS:
             gone.append(JobGone(edit.subject))
         else:
             edited[edit.subject] = edited_job(edited.get(edit.subject, jobs[edit.subject]), (edit,))
     seen = [JobSeen(job) for job in edited.values()]
-    return (*((QueuesSet(tree),) if tree is not queues else ()), *gone, *seen)
+    return (*((QueuesSet(tree),) if tree != queues else ()), *gone, *seen)
 
 
 def leaf_of(job: Job, task: Task) -> str:
@@ -43,6 +45,15 @@ def leaf_of(job: Job, task: Task) -> str:
 
 
 # Queues ----------------------------------------------------------------------------------------------------------
+
+
+def edited_queues(queues: tuple[Queue, ...], edits: Iterable[Edit]) -> tuple[Queue, ...]:
+    """The tree with other bounds."""
+    by_queue: dict[str, list[Edit]] = {}
+    for edit in edits:
+        if edit.field in OF_QUEUES:
+            by_queue.setdefault(edit.subject, []).append(edit)
+    return tuple(reduce(_edited_queue, by_queue.get(queue.name, ()), queue) for queue in queues)
 
 
 def _edited_queue(queue: Queue, edit: Edit) -> Queue:
