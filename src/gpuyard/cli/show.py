@@ -79,11 +79,12 @@ def _actions_table(actions: Iterable[Action]) -> Table:
     made = table("ACTION", "JOB", "TASKS", "WHERE", "WHY")
     for (verb, job, where, why), same in rows.items():
         cells = (verb, job, str(len(same)), f"{where}{_devices(same)}", why)
-        made.add_row(*map(_shown, cells))
+        made.add_row(*map(shown, cells))
     return made
 
 
-def _shown(words: str) -> Text:
+def shown(words: str) -> Text:
+    """Words of others as they are, and harmless."""
     return Text(printable(words))
 
 
@@ -124,7 +125,7 @@ def _waiting_table(plan: Plan, begun: set[str]) -> Table:
     made = table("WAITS", "TEAM", "WHY")
     for entry in plan.waiting:
         names = tuple(f"{job} (more tasks)" if job in begun else job for job in entry.jobs)
-        made.add_row(*map(_shown, (_listed(names), entry.queue, waiting_text(entry.reasons))))
+        made.add_row(*map(shown, (_listed(names), entry.queue, waiting_text(entry.reasons))))
     return made
 
 

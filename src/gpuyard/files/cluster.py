@@ -33,6 +33,8 @@ class ClusterFile(msgspec.Struct, frozen=True):
 
     snapshot: Snapshot
     policy: Policy = DEFAULT
+    summed: frozenset[str] = frozenset()
+    """Queues whose GPU quota is the sum of those below them."""
 
 
 def open_file(path: Path) -> Place:
@@ -81,7 +83,7 @@ def build_cluster(spec: ClusterFileSpec, place: Place) -> ClusterFile:
     jobs = read_jobs_list([*running, *pending], around, HEAD_START_MS)
     seated = seat_running(jobs[: len(running)], running, nodes)
     snapshot = Snapshot(nodes, tree.queues, (*seated, *jobs[len(running) :]), topologies, tree.usage, NOW_MS)
-    return ClusterFile(snapshot, _policy(spec, place.at("policy")))
+    return ClusterFile(snapshot, _policy(spec, place.at("policy")), tree.summed)
 
 
 def _policy(spec: ClusterFileSpec, place: Place) -> Policy:

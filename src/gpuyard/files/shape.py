@@ -40,6 +40,7 @@ _OTHER_WORDS: Final = {
 _FIELDS_OF_KIND: Final = {
     "cluster file": frozenset(ClusterFileSpec.__struct_fields__),
     "job file": frozenset({"job", "jobs"}),
+    "change file": frozenset({"cancel"}),
     "scenario": frozenset({"rule", "expect"}),
 }
 """Fields that tell at the top of a file which kind it is."""

@@ -315,17 +315,20 @@ def rank_text(rank: Rank) -> str:
 
 def queue_text(queue: QueueStanding) -> str:
     """`holds 10 of 8 GPUs owed (2 borrowed), limit 12, fair share 10, 4 more wanted`."""
-    number = _milli
-    owed = "all it asks for is owed" if queue.owed_milli is None else f"of {number(queue.owed_milli)} owed"
-    borrowed = max(0, queue.held_milli - queue.owed_milli) if queue.owed_milli is not None else 0
     parts = [
-        f"holds {number(queue.held_milli)}{', ' if queue.owed_milli is None else ' '}{owed}",
-        f"limit {number(queue.limit_milli)}" if queue.limit_milli is not None else "",
-        f"fair share {number(queue.fair_share_milli)}",
-        f"{number(queue.asked_milli)} more wanted" if queue.asked_milli else "",
+        f"holds {_milli(queue.held_milli)} {_owed(queue)}",
+        f"limit {_milli(queue.limit_milli)}" if queue.limit_milli is not None else "",
+        f"fair share {_milli(queue.fair_share_milli)}",
+        f"{_milli(queue.asked_milli)} more wanted" if queue.asked_milli else "",
     ]
-    loan = f" ({number(borrowed)} borrowed)" if borrowed else ""
-    return ", ".join([parts[0] + loan, *(part for part in parts[1:] if part)])
+    return ", ".join(part for part in parts if part)
+
+
+def _owed(queue: QueueStanding) -> str:
+    if queue.owed_milli is None:
+        return "and is owed all it asks for"
+    borrowed = queue.held_milli - queue.owed_milli
+    return f"of {_milli(queue.owed_milli)} owed{f' ({_milli(borrowed)} borrowed)' if borrowed > 0 else ''}"
 
 
 def stay_text(stay: Stay, now_ms: int) -> str:
@@ -470,7 +473,7 @@ def duration_text(span_ms: int) -> str:
     """The two largest units: `3h`, `2d 4h`, `45s`; below a second, `a moment`."""
     seconds = span_ms // 1000
     units = (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
-    parts = []
+    parts: list[str] = []
     for name, size in units:
         count, seconds = divmod(seconds, size)
         if count or parts:
