@@ -33,6 +33,7 @@ def test_the_schema_is_one(kind: str) -> None:
         ("cluster", VALID / "cluster.yaml"),
         ("cluster", EXAMPLES / "cluster.yaml"),
         ("job", VALID / "job.yaml"),
+        ("change", VALID / "change.yaml"),
         ("job", VALID / "jobs.yaml"),
         ("scenario", VALID / "scenario.yaml"),
         ("scenario", EXAMPLES / "scenario.yaml"),

@@ -55,8 +55,8 @@ def show_explanation(out: Console, explanation: Explanation, now_ms: int) -> Non
     for heading, lines in _sections(explanation, now_ms):
         _section(out, heading, lines)
     if explanation.queues:
-        _section(out, "Its queues, in GPUs", ())
-        out.print(Padding(_queues(explanation.queues), (0, 0, 0, 2)))
+        _heading(out, "Its queues, in GPUs")
+        out.print(Padding(_queues(explanation.queues), (0, 0, 0, 2), expand=False))
     if explanation.ways_out:
         out.print()
         out.print(_ways_out(explanation))
@@ -83,12 +83,15 @@ def _why(explanation: Explanation) -> Iterator[str]:
 
 def _section(out: Console, heading: str, lines: Iterable[str]) -> None:
     listed = list(lines)
-    if not listed and heading != "Its queues, in GPUs":
-        return
+    if listed:
+        _heading(out, heading)
+    for line in listed:
+        out.print(Padding(shown(line), (0, 0, 0, 2), expand=False))
+
+
+def _heading(out: Console, heading: str) -> None:
     out.print()
     out.print(Text(heading, style="bold"))
-    for line in listed:
-        out.print(Padding(shown(line), (0, 0, 0, 2)))
 
 
 def _queues(queues: tuple[QueueStanding, ...]) -> Table:

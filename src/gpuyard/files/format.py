@@ -323,8 +323,8 @@ class QueueChangeSpec(QueueFields):
 class NodeChangesSpec(_Fields):
     """Nodes that go and come. Names may hold ranges."""
 
-    drain: Annotated[list[Name] | None, says("Takes nothing new, and what runs there must leave.", ["a100-1"])] = None
-    remove: Annotated[list[Name] | None, says("Is there no more.", ["a100-[3-4]"])] = None
+    drain: Annotated[list[Name] | None, says("Nodes that what runs there must leave: [a100-1].")] = None
+    remove: Annotated[list[Name] | None, says("Nodes that are there no more: [a100-3].")] = None
     add: Annotated[
         list[NodeSpec] | dict[Name, NodeFields | Count | None] | None,
         says("New nodes, as in a cluster file: a list, or a map from names.", {"h100-[1-2]": {"model": "H100"}}),
@@ -338,9 +338,9 @@ class ChangeFileSpec(_Fields):
         dict[Name, QueueChangeSpec | Amount | None] | None,
         says("Other quotas, limits and so on; a bare number is the quota.", {"vision": {"quota": 8}}),
     ] = None
-    nodes: Annotated[NodeChangesSpec | None, says("Nodes that go and come.", {"drain": ["a100-1"]})] = None
+    nodes: Annotated[NodeChangesSpec | None, says("Nodes that go and come: drain, remove, add.")] = None
     jobs: Annotated[list[JobSpec] | None, says("New jobs, oldest first.")] = None
-    cancel: Annotated[list[Name] | None, says("Jobs that are taken away.", ["resnet"])] = None
+    cancel: Annotated[list[Name] | None, says("Jobs that are taken away: [resnet].")] = None
 
 
 class WaitingSpec(_Fields, kw_only=True):

@@ -79,7 +79,8 @@ def _written_out(
         for each in names_in(name, here, MAX_NODES - len(nodes) - len(taken)):
             if each in nodes or each in taken:
                 how = "is defined twice" if each in nodes else "is in the cluster already"
-                raise InputError(f'node "{each}" {how}', where=_name_where(here), fix="rename one of them")
+                fix = "rename one of them" if each in nodes else "give it another name, or remove the other"
+                raise InputError(f'node "{each}" {how}', where=_name_where(here), fix=fix)
             nodes[each] = msgspec.structs.replace(template, name=each)
     return tuple(nodes.values())
 

@@ -276,12 +276,13 @@ def _changed_shares(queue: Queue, spec: QueueFields, place: Place) -> tuple[Queu
 
 
 def _change_locator(queues: Sequence[Queue], place: Place) -> Callable[[int, str, str], Where | None]:
-    """Where a change is written; what is wrong about a queue it does not name came about by the change as a whole."""
+    """Where a change is written; what is wrong about a queue it does not name came about by the queue above it."""
 
     def locate(position: int, field: str, resource: str) -> Where | None:
-        named = place.at(queues[position].name)
+        queue = queues[position]
+        named = place.at(queue.name)
         if named is place:
-            return place.where_key
+            return place.at(queue.parent or "").where_key
         found = named.at(*_steps(resource), field) if field else named
         return named.where_key if found is named else found.where
 

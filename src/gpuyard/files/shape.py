@@ -34,6 +34,7 @@ _OTHER_WORDS: Final = {
     "node_selector": "selector",
     "deserved": "quota",
     "usage": "used",
+    "pending": "jobs",
 }
 """What other schedulers call a field of ours."""
 
