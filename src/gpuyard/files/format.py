@@ -323,7 +323,9 @@ class QueueChangeSpec(QueueFields):
 class NodeChangesSpec(_Fields):
     """Nodes that go and come. Names may hold ranges."""
 
-    drain: Annotated[list[Name] | None, says("Nodes that what runs there must leave: [a100-1].")] = None
+    drain: Annotated[
+        list[Name] | None, says("Nodes that take nothing new, and that what runs there must leave: [a100-1].")
+    ] = None
     remove: Annotated[list[Name] | None, says("Nodes that are there no more: [a100-3].")] = None
     add: Annotated[
         list[NodeSpec] | dict[Name, NodeFields | Count | None] | None,

@@ -221,7 +221,7 @@ def _stale(reason: Reason) -> str:
 
 
 def _drained(reason: Reason) -> str:
-    return f"{_subject(reason, 'node', 'its node')} is being drained or lost: it starts again elsewhere"
+    return f"{_subject(reason, 'node', 'its node')} is being drained or lost: it starts again where there is room"
 
 
 def _run_limit(reason: Reason) -> str:
