@@ -22,6 +22,7 @@ from gpuyard.model.snapshot import (
     Change,
     JobGone,
     JobSeen,
+    MovesCounted,
     NodeGone,
     NodeSeen,
     QueuesSet,
@@ -409,3 +410,5 @@ def follow(snapshot: Snapshot, change: Change) -> Snapshot:
             return replace(snapshot, usage=usage)
         case TimePassed(now_ms):
             return replace(snapshot, now_ms=now_ms)
+        case MovesCounted(moves):
+            return replace(snapshot, moves_last_hour=moves)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
@@ -14,15 +16,20 @@ from gpuyard.model.plan import Bind, Promise
 from gpuyard.model.quantities import GPU
 from gpuyard.model.reasons import Reason, Token
 from gpuyard.model.snapshot import QueuesSet, Snapshot
+from gpuyard.policies.policy import DEFAULT, Policy, Step
 from gpuyard.scheduler.cycle import plan as plan_on
 from gpuyard.scheduler.cycle import schedule
 from gpuyard.scheduler.edits import changes_of
-from gpuyard.scheduler.explain import explain, explain_on
+from gpuyard.scheduler.explain import explain, explain_on, rank_of
 from gpuyard.scheduler.ledger import Ledger
 from tests.builders import ClusterBuilder, a_cluster, a_job, a_node
 from tests.replay import follow
 from tests.scheduler.test_properties import thorough
 from tests.strategies import clusters, histories, queue_shares
+
+
+FREE_PLACES: Final = replace(DEFAULT, steps=(Step.ALLOCATE, Step.STALE_GANGS))
+POLICIES: Final = (FREE_PLACES, DEFAULT)
 
 
 def applied(snapshot: Snapshot, way: WayOut) -> Snapshot:
@@ -33,57 +40,68 @@ def applied(snapshot: Snapshot, way: WayOut) -> Snapshot:
     return snapshot
 
 
-def gets_a_place(snapshot: Snapshot, job: str) -> bool:
-    return any(isinstance(a, Bind | Promise) and a.job == job for a in schedule(snapshot).actions)
+def gets_a_place(snapshot: Snapshot, job: str, policy: Policy) -> bool:
+    return any(isinstance(a, Bind | Promise) and a.job == job for a in schedule(snapshot, policy).actions)
 
 
 # ---------------------------------------------------------------------------------------------------- properties
 
 
+def a_case(data: st.DataObject) -> tuple[Snapshot, str]:
+    """A cluster and one of its jobs."""
+    cluster = data.draw(clusters())
+    return cluster, data.draw(st.sampled_from(cluster.jobs)).id
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids=["free-places", "all-steps"])
 @thorough
-@given(clusters())
-def test_every_way_out_does_start_the_job(cluster: Snapshot) -> None:
-    ledger = Ledger.of(cluster)
-    for job in cluster.jobs:
-        for way in explain_on(ledger, job.id).ways_out:
-            event(way.kind.value)
-            assert gets_a_place(applied(cluster, way), job.id), f"{way.kind} does not help {job.id}"
+@given(data=st.data())
+def test_every_way_out_does_start_the_job(policy: Policy, data: st.DataObject) -> None:
+    cluster, job = a_case(data)
+    for way in explain(cluster, job, policy).ways_out:
+        event(way.kind.value)
+        assert gets_a_place(applied(cluster, way), job, policy), f"{way.kind} does not help {job}"
 
 
+@pytest.mark.parametrize("policy", POLICIES, ids=["free-places", "all-steps"])
 @thorough
-@given(clusters())
-def test_the_blockers_include_what_the_plan_says(cluster: Snapshot) -> None:
-    ledger, plan = Ledger.of(cluster), schedule(cluster)
-    for job in cluster.jobs:
-        explanation = explain_on(ledger, job.id)
-        assert set(plan.reasons_for(job.id)) <= set(explanation.blockers)
-        assert len(set(explanation.blockers)) == len(explanation.blockers)
+@given(data=st.data())
+def test_the_blockers_include_what_the_plan_says(policy: Policy, data: st.DataObject) -> None:
+    cluster, job = a_case(data)
+    explanation = explain(cluster, job, policy)
+    assert set(schedule(cluster, policy).reasons_for(job)) <= set(explanation.blockers)
+    assert len(set(explanation.blockers)) == len(explanation.blockers)
 
 
-@given(clusters())
-def test_explaining_leaves_the_ledger_as_it_was(cluster: Snapshot) -> None:
+@pytest.mark.parametrize("policy", POLICIES, ids=["free-places", "all-steps"])
+@given(data=st.data())
+def test_explaining_leaves_the_ledger_as_it_was(policy: Policy, data: st.DataObject) -> None:
+    cluster, job = a_case(data)
     ledger = Ledger.of(cluster)
-    facts, plan = ledger.facts(), plan_on(ledger)
-    for job in cluster.jobs:
-        explain_on(ledger, job.id)
+    facts, plan = ledger.facts(), plan_on(ledger, policy)
+    explain_on(ledger, job, policy)
     assert ledger.facts() == facts
-    assert plan_on(ledger) == plan
+    assert plan_on(ledger, policy) == plan
 
 
-@given(clusters())
-def test_only_jobs_that_wait_are_given_ways_out_and_they_alone_have_no_place(cluster: Snapshot) -> None:
-    for job in cluster.jobs:
-        explanation = explain(cluster, job.id)
-        waits = explanation.standing in (Standing.WAITING, Standing.NEVER)
-        assert waits or not explanation.ways_out
-        if waits:
-            assert explanation.blockers
-            assert not explanation.gets
+@pytest.mark.parametrize("policy", POLICIES, ids=["free-places", "all-steps"])
+@given(data=st.data())
+def test_only_jobs_that_wait_are_given_ways_out_and_they_alone_have_no_place(
+    policy: Policy, data: st.DataObject
+) -> None:
+    cluster, job = a_case(data)
+    explanation = explain(cluster, job, policy)
+    waits = explanation.standing in (Standing.WAITING, Standing.NEVER)
+    assert waits or not explanation.ways_out
+    if waits:
+        assert explanation.blockers
+        assert not explanation.gets
 
 
 @given(clusters())
 def test_a_rank_counts_those_ahead(cluster: Snapshot) -> None:
-    ranks = [rank for job in cluster.jobs if (rank := explain(cluster, job.id).rank)]
+    ledger = Ledger.of(cluster)
+    ranks = [rank for job in cluster.jobs if (rank := rank_of(ledger, job.id))]
     for queue in {rank.queue for rank in ranks}:
         mine = [rank for rank in ranks if rank.queue == queue]
         assert sorted(rank.position for rank in mine) == list(range(1, len(mine) + 1))
@@ -101,8 +119,8 @@ def test_a_forked_ledger_changes_apart_and_follows_as_the_first_one_would(data: 
     fork.apply(changes)
     assert ledger.facts() == facts
     assert fork.facts() == Ledger.of(after).facts()
-    assert plan_on(fork) == schedule(after)
-    assert plan_on(ledger) == schedule(before)
+    assert plan_on(fork, FREE_PLACES) == schedule(after, FREE_PLACES)
+    assert plan_on(ledger, FREE_PLACES) == schedule(before, FREE_PLACES)
 
 
 @given(st.data())
@@ -112,7 +130,7 @@ def test_new_bounds_on_the_same_queues_give_the_books_of_a_fresh_ledger(data: st
     ledger, after = Ledger.of(before), replace(before, queues=queues)
     ledger.apply((QueuesSet(queues),))
     assert ledger.facts() == Ledger.of(after).facts()
-    assert plan_on(ledger) == schedule(after)
+    assert plan_on(ledger, FREE_PLACES) == schedule(after, FREE_PLACES)
 
 
 # -------------------------------------------------------------------------------------------------- what blocks

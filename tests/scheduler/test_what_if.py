@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Final
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -11,6 +14,7 @@ from gpuyard.model.jobs import Job, TaskState
 from gpuyard.model.plan import Evict, Move
 from gpuyard.model.reasons import Token
 from gpuyard.model.snapshot import JobGone, JobSeen, NodeSeen, QueuesSet, Snapshot
+from gpuyard.policies.policy import DEFAULT, Policy, Step
 from gpuyard.scheduler.cycle import plan as plan_on
 from gpuyard.scheduler.cycle import schedule
 from gpuyard.scheduler.ledger import Ledger
@@ -20,6 +24,10 @@ from tests.scheduler.test_properties import thorough
 from tests.strategies import clusters, histories
 
 
+FREE_PLACES: Final = replace(DEFAULT, steps=(Step.ALLOCATE, Step.STALE_GANGS))
+POLICIES: Final = (FREE_PLACES, DEFAULT)
+
+
 def by_id(snapshot: Snapshot) -> dict[str, Job]:
     return {job.id: job for job in snapshot.jobs}
 
@@ -27,41 +35,45 @@ def by_id(snapshot: Snapshot) -> dict[str, Job]:
 # ---------------------------------------------------------------------------------------------------- properties
 
 
-@given(clusters())
-def test_no_change_makes_no_difference(cluster: Snapshot) -> None:
-    found = what_if(cluster, ())
+@pytest.mark.parametrize("policy", POLICIES, ids=["free-places", "all-steps"])
+@given(cluster=clusters())
+def test_no_change_makes_no_difference(policy: Policy, cluster: Snapshot) -> None:
+    found = what_if(cluster, (), policy)
     assert found.empty
     assert found.unaffected_running == sum(
         any(task.state in (TaskState.RUNNING, TaskState.PROMISED) for task in job.tasks) for job in cluster.jobs
     )
 
 
+@pytest.mark.parametrize("policy", POLICIES, ids=["free-places", "all-steps"])
 @thorough
-@given(st.data())
-def test_the_difference_is_that_of_two_full_schedules(data: st.DataObject) -> None:
+@given(data=st.data())
+def test_the_difference_is_that_of_two_full_schedules(policy: Policy, data: st.DataObject) -> None:
     before = data.draw(clusters())
     changes, after = data.draw(histories(before))
-    expected = difference(by_id(before), schedule(before), by_id(after), schedule(after))
-    assert what_if(before, changes) == expected
+    expected = difference(by_id(before), schedule(before, policy), by_id(after), schedule(after, policy))
+    assert what_if(before, changes, policy) == expected
 
 
-@given(st.data())
-def test_asking_leaves_the_ledger_as_it_was(data: st.DataObject) -> None:
+@pytest.mark.parametrize("policy", POLICIES, ids=["free-places", "all-steps"])
+@given(data=st.data())
+def test_asking_leaves_the_ledger_as_it_was(policy: Policy, data: st.DataObject) -> None:
     before = data.draw(clusters())
     changes, _ = data.draw(histories(before))
     ledger = Ledger.of(before)
-    facts, plan = ledger.facts(), plan_on(ledger)
-    what_if_on(ledger, changes)
+    facts, plan = ledger.facts(), plan_on(ledger, policy)
+    what_if_on(ledger, changes, policy)
     assert ledger.facts() == facts
-    assert plan_on(ledger) == plan
+    assert plan_on(ledger, policy) == plan
 
 
-@given(clusters())
-def test_whatever_ran_on_a_drained_node_stops_or_moves(cluster: Snapshot) -> None:
+@pytest.mark.parametrize("policy", POLICIES, ids=["free-places", "all-steps"])
+@given(cluster=clusters())
+def test_whatever_ran_on_a_drained_node_stops_or_moves(policy: Policy, cluster: Snapshot) -> None:
     node = cluster.nodes[0]
-    found = what_if(cluster, drained(cluster.jobs, (node,), cluster.now_ms))
+    found = what_if(cluster, drained(cluster.jobs, (node,), cluster.now_ms), policy)
     named = {entry.job for entry in found.stopped} | {entry.job for entry in found.moved}
-    before = schedule(cluster)
+    before = schedule(cluster, policy)
     evicted = {action.task for action in before.actions if isinstance(action, Evict | Move)}
     for job in cluster.jobs:
         here = [task for task in job.tasks if task.node == node.name and task.state is TaskState.RUNNING]

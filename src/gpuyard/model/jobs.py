@@ -196,7 +196,10 @@ class Job(msgspec.Struct, frozen=True, gc=False):
     run_limit_ms: int | None = None
     estimate_ms: int | None = None
     checkpoint_at_ms: int | None = None
+    restart_ms: int = 0
+    """What starting it again costs, beside the work since its last checkpoint."""
     preemption_delay_ms: int = 0
+    """How long it waits, from its submission or last eviction, before it makes others yield."""
     staleness_grace_ms: int | None = None
     stale_since_ms: int | None = None
     last_evicted_at_ms: int | None = None
@@ -204,3 +207,5 @@ class Job(msgspec.Struct, frozen=True, gc=False):
     """False opts out of consolidation."""
     last_eviction: Reason | None = None
     """Why, and for whom, it was last evicted."""
+    disruption_budget: int | None = None
+    """How many of its tasks one cycle may move; None: all of them."""

@@ -40,6 +40,8 @@ class Queue(msgspec.Struct, frozen=True, gc=False):
     """Age: the smaller, the older. Breaks ties between equal siblings."""
     reclaim_min_runtime_ms: int | None = None
     preempt_min_runtime_ms: int | None = None
+    disruption_budget: int | None = None
+    """How many tasks of its jobs one cycle may move; None: no bound. Counts for a leaf."""
     overcommit: bool = False
     """Allows the quotas of its children to add up to more than its own."""
 

@@ -23,6 +23,8 @@ class Snapshot(msgspec.Struct, frozen=True):
     topologies: tuple[Topology, ...] = ()
     usage: tuple[QueueUsage, ...] = ()
     now_ms: int = 0
+    moves_last_hour: int = 0
+    """Tasks that consolidation has moved in the last hour: counts against its budget."""
 
 
 class NodeSeen(msgspec.Struct, frozen=True, tag="node-seen"):
@@ -59,4 +61,10 @@ class TimePassed(msgspec.Struct, frozen=True, tag="time-passed"):
     now_ms: int
 
 
-Change = NodeSeen | NodeGone | JobSeen | JobGone | QueuesSet | UsageSet | TimePassed
+class MovesCounted(msgspec.Struct, frozen=True, tag="moves-counted"):
+    """How many tasks consolidation has moved in the last hour."""
+
+    moves_last_hour: int
+
+
+Change = NodeSeen | NodeGone | JobSeen | JobGone | QueuesSet | UsageSet | TimePassed | MovesCounted

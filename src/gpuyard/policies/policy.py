@@ -53,6 +53,32 @@ class TypicalTask(msgspec.Struct, frozen=True):
     weight: int = 1
 
 
+class ConsolidationMode(enum.StrEnum):
+    """When running jobs are moved together."""
+
+    OFF = "off"
+    ON_DEMAND = "on-demand"
+    """A job fits nowhere, and moves make room for it."""
+    KEEP_NODES_FREE = "keep-whole-nodes-free"
+    """Also where a job would otherwise open an empty node."""
+
+
+class Consolidation(msgspec.Struct, frozen=True):
+    """What moving running jobs may cost."""
+
+    mode: ConsolidationMode = ConsolidationMode.ON_DEMAND
+    max_moves_per_cycle: int | None = 64
+    """Tasks; None: no bound."""
+    max_moves_per_hour: int | None = None
+    min_runtime_ms: int = 0
+    """A job that has run for less is not moved."""
+    max_price: int | None = None
+    """The most work, in GPU-milliseconds, that may be lost for one job that is made room for; None: no bound."""
+    defragment_benefit_milli: int | None = None
+    """Scheduled defragmentation: whole nodes are cleared where that frees at least this many GPU milli per GPU milli
+    that is moved; None: never."""
+
+
 class Policy(msgspec.Struct, frozen=True):
     """How a cluster is run."""
 
@@ -66,6 +92,11 @@ class Policy(msgspec.Struct, frozen=True):
     """How strongly past use lowers a queue's part of the surplus, in thousandths; no history, no effect."""
     staleness_grace_ms: int = 60_000
     """How long a gang may be below its minimum before what is left of it is stopped; negative: for ever."""
+    consolidation: Consolidation = Consolidation()
+    reclaim_moves: bool = True
+    """Whether a job that gives way may be moved to a free place instead of only being stopped."""
+    search_steps: int = 2_000_000
+    """How many tasks a cycle may take off and put back while it looks for who must give way, in all."""
     rearrange_steps: int = 20_000
     """How many placements a cycle may try when it re-arranges what it has itself just placed, to fit one more job."""
 

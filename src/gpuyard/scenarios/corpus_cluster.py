@@ -11,7 +11,7 @@ from typing import Final
 from gpuyard.model.nodes import Device, MigSlices, Node, Topology
 from gpuyard.model.quantities import CPU, GPU, MEMORY, cpu_milli, memory_bytes, milli
 from gpuyard.model.queues import DEFAULT_WEIGHT_MILLI, Queue, QueueShare
-from gpuyard.policies.policy import DevicePlacement, NodePlacement, Policy, Step
+from gpuyard.policies.policy import Consolidation, DevicePlacement, NodePlacement, Policy, Step
 from gpuyard.scenarios.corpus_format import (
     UNLIMITED,
     ActionName,
@@ -146,16 +146,13 @@ def _amount(value: Number, factor: int) -> int | None:
 
 
 def policy_of(scenario: Scenario) -> Policy:
-    """The shipped policy, but for the steps and what the situation's own configuration sets.
-
-    The seam for what a policy cannot say yet is here: the number of jobs a consolidation may move (the files ask for
-    no bound) and whether a reclaim may move jobs (they allow it).
-    """
+    """The shipped policy, but for the steps and what the files set: no bound on moves, reclaim may move jobs."""
     conf = scenario.input.scheduler_conf
     return Policy(
         steps=tuple(STEPS[action] for action in scenario.actions),
         node_placement=_node_placement(conf),
         device_placement=_device_placement(conf),
+        consolidation=Consolidation(max_moves_per_cycle=None),
     )
 
 

@@ -7,11 +7,8 @@ not block anyone behind it. Invariant: when the step ends, no job that still wai
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
 
-from gpuyard.model.reasons import Reason
-from gpuyard.scheduler.diagnose import why_it_does_not_fit
-from gpuyard.scheduler.draft import Draft
+from gpuyard.scheduler.draft import Draft, Left
 from gpuyard.scheduler.gang import Gang
 from gpuyard.scheduler.headroom import blockers
 from gpuyard.scheduler.jobbook import Waiter, next_waiter
@@ -20,23 +17,16 @@ from gpuyard.scheduler.placement import Placer
 from gpuyard.scheduler.rearrange import rearrange
 
 
-class Left(NamedTuple):
-    """Jobs of one line that found no place, and the first of them as it was tried."""
-
-    waiter: Waiter
-    jobs: tuple[str, ...]
-
-
 class Allocation:
     """One run of the step. Remembers what did not fit, so that nothing alike is tried again."""
 
     def __init__(self, draft: Draft) -> None:
         self.draft = draft
-        self.turns = Turns(draft)
+        self.turns = Turns.of_all(draft)
         self.placer = Placer(draft)
         self.unfit: set[object] = set()
         """Signatures of what does not fit, whoever asks: limits are another matter."""
-        self.left: list[Left] = []
+        self.left = draft.left
         self.second_look = False
         """Set when something happened that may let a job fit that did not fit before."""
         self.gangs: dict[str, Gang] = {}
@@ -47,30 +37,30 @@ class Allocation:
         while self.second_look and self.left:
             self.second_look = False
             self._look_again()
-        self._say_why()
 
     def _serve(self) -> None:
         """Everyone once, in turn."""
         while (waiter := self.turns.next()) is not None:
             served = self._place(waiter)
             if served is None:
-                self.left.append(Left(waiter, self.turns.dropped(waiter)))
+                self.left.append(self.turns.dropped(waiter))
             else:
                 self.turns.served(waiter, self._more(served))
 
     def _look_again(self) -> None:
         """Try those that were left once more, in the order they were left."""
-        again, self.left, self.unfit = self.left, [], set()
+        again, self.unfit = self.left.copy(), set()
+        self.left.clear()
         for left in again:
-            self._try_line(left.jobs)
+            self._try_line(left)
 
-    def _try_line(self, jobs: tuple[str, ...]) -> None:
-        for position, id in enumerate(jobs):
-            waiter: Waiter | None = self._waiter_of(id)
+    def _try_line(self, left: Left) -> None:
+        for position in range(left.start, len(left.line)):
+            waiter: Waiter | None = self._waiter_of(left.line[position][1])
             while waiter is not None:
                 served = self._place(waiter)
                 if served is None:
-                    self.left.append(Left(waiter, jobs[position:]))
+                    self.left.append(Left(waiter, left.line, position))
                     return
                 waiter = self._more(served)
 
@@ -121,17 +111,14 @@ class Allocation:
         gang.place(waiter.chunk, self.draft.given(waiter))
         return next_waiter(job, waiter.leaf, gang, self.draft.shapes)
 
-    def _say_why(self) -> None:
-        """Give everyone who was left their reasons, with the numbers of the finished plan."""
-        alike: dict[object, tuple[Reason, ...]] = {}
-        for waiter, jobs in self.left:
-            reasons = blockers(self.draft.queues, waiter.leaf, waiter.at_least, waiter.firm)
-            if not reasons:
-                known = alike.get(waiter.signature) if not self.draft.queues.resources.by_model else None
-                reasons = alike[waiter.signature] = known or why_it_does_not_fit(self.draft, waiter)
-            self.draft.leave_waiting(waiter.job.queue, jobs, reasons)
-
 
 def allocate(draft: Draft) -> None:
     """Serve everyone who can be served from what is free."""
     Allocation(draft).run()
+
+
+def leave_everyone(draft: Draft) -> None:
+    """Serve nobody: where a cycle has only other steps, everyone still waits."""
+    lines = draft.ledger.lines
+    for line in lines.lines.values():
+        draft.left.append(Left(lines.waiters[line[0][1]], line))

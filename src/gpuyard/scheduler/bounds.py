@@ -1,6 +1,6 @@
 """Bounds of queues, raised just as far as a job needs it, so that the tree stays without contradiction.
 
-Place in the flow: ways_out ─what is over─▶ **bounds** ─edits of queues─▶ trial.
+Place in the flow: ways_out ─what is over─▶ **bounds** ─edits of queues─▶ tryout.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ lazily: a change only notes the node; the next question brings the noted rows up
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +27,7 @@ class Columns:
     memory_bytes: Ints
     slots: Ints
 
-    def __init__(self, frames: list[NodeFrame], states: list[NodeState]) -> None:
+    def __init__(self, frames: list[NodeFrame], states: Sequence[NodeState]) -> None:
         self._frames = frames
         self._states = states
         self._devices: DeviceColumns | None = None
@@ -35,18 +35,32 @@ class Columns:
         self._synced = -1
         """How much of the journal the columns reflect; -1: nothing yet."""
 
-    def fork(self, states: list[NodeState]) -> Columns:
+    def fork(self, states: Sequence[NodeState]) -> Columns:
         """A copy for a draft. The original is brought up to date first, so that it is filled only once."""
         self.sync()
         self.journal.clear()
         self._synced = 0
+        copy = self._copy(states)
+        copy._synced = 0
+        if self._devices is not None:
+            copy._devices = self._devices.fork()
+        return copy
+
+    def beside(self, states: Sequence[NodeState], differing: Iterable[int]) -> Columns:
+        """Columns of other states of the same nodes, which differ at some; both follow the same journal."""
+        self.sync()
+        copy = self._copy(states)
+        copy.journal = self.journal
+        copy._synced = self._synced
+        for position in differing:
+            copy._write(position)
+        return copy
+
+    def _copy(self, states: Sequence[NodeState]) -> Columns:
         copy = Columns(self._frames, states)
         copy.free, copy.free_count = self.free.copy(), self.free_count.copy()
         copy.gpu_milli, copy.cpu_milli = self.gpu_milli.copy(), self.cpu_milli.copy()
         copy.memory_bytes, copy.slots = self.memory_bytes.copy(), self.slots.copy()
-        copy._synced = 0
-        if self._devices is not None:
-            copy._devices = self._devices.fork()
         return copy
 
     def sync(self) -> None:
@@ -91,7 +105,7 @@ class DeviceColumns:
 
     __slots__ = ("capacity_mib", "memory_mib", "milli", "opened", "sharing")
 
-    def __init__(self, frames: list[NodeFrame], states: list[NodeState]) -> None:
+    def __init__(self, frames: list[NodeFrame], states: Sequence[NodeState]) -> None:
         width = max((len(frame.devices) for frame in frames), default=0)
         shape = (len(frames), max(width, 1))
         self.capacity_mib: Ints = np.zeros(shape, dtype=np.int64)

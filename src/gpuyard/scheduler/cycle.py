@@ -8,10 +8,15 @@ from __future__ import annotations
 
 from gpuyard.model.plan import Plan
 from gpuyard.model.snapshot import Snapshot
-from gpuyard.policies.policy import DEFAULT, Policy, Step
-from gpuyard.scheduler.allocate import allocate
+from gpuyard.policies.policy import DEFAULT, ConsolidationMode, Policy, Step
+from gpuyard.scheduler.allocate import allocate, leave_everyone
+from gpuyard.scheduler.consolidate import Consolidate
+from gpuyard.scheduler.diagnose import say_why
 from gpuyard.scheduler.draft import Draft
+from gpuyard.scheduler.give_way import make_room
 from gpuyard.scheduler.ledger import Ledger
+from gpuyard.scheduler.preempt import Preempt
+from gpuyard.scheduler.reclaim import Reclaim
 from gpuyard.scheduler.stale import evict_stale_gangs
 
 
@@ -30,6 +35,15 @@ def drafted(ledger: Ledger, policy: Policy = DEFAULT) -> Draft:
     draft = Draft(ledger, policy)
     if Step.ALLOCATE in policy.steps:
         allocate(draft)
+    else:
+        leave_everyone(draft)
+    if Step.CONSOLIDATE in policy.steps and policy.consolidation.mode is not ConsolidationMode.OFF:
+        make_room(draft, Consolidate(draft))
+    if Step.RECLAIM in policy.steps:
+        make_room(draft, Reclaim(draft))
+    if Step.PREEMPT in policy.steps:
+        make_room(draft, Preempt(draft))
     if Step.STALE_GANGS in policy.steps:
         evict_stale_gangs(draft)
+    say_why(draft)
     return draft

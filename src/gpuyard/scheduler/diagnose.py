@@ -27,6 +27,18 @@ from gpuyard.scheduler.topology import within
 MAX_HOLDERS: Final = 3
 
 
+def say_why(draft: Draft) -> None:
+    """Give everyone who was left waiting their reasons, with the numbers of the finished plan."""
+    alike: dict[object, tuple[Reason, ...]] = {}
+    for left in draft.left:
+        waiter = left.waiter
+        reasons = blockers(draft.queues, waiter.leaf, waiter.at_least, waiter.firm)
+        if not reasons:
+            known = alike.get(waiter.signature) if not draft.queues.resources.by_model else None
+            reasons = alike[waiter.signature] = known or why_it_does_not_fit(draft, waiter)
+        draft.leave_waiting(waiter.job.queue, left.jobs, reasons)
+
+
 def why_it_does_not_fit(draft: Draft, waiter: Waiter) -> tuple[Reason, ...]:
     """The reasons of a waiter whose chunk could not be placed: never empty."""
     asked = _asked(draft, waiter)

@@ -1,21 +1,22 @@
-"""A plan in the making: a forked ledger, what has been placed on it so far, and how to take it back.
+"""A plan in the making: a forked ledger, what has been placed and evicted on it so far, and how to take it back.
 
 Place in the flow: `cycle.plan` makes one, each step adds to it, `finish` turns it into a `Plan`.
-Invariant: after every `put` and every `rollback` no device is booked beyond its capacity and every queue is charged
-for exactly what its jobs hold.
+Invariant: after every `put`, `evict` and `rollback` no device is booked beyond its capacity and every queue is
+charged for exactly what its jobs hold.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
 
-from gpuyard.model.jobs import DeviceShare, Task
-from gpuyard.model.plan import Action, Bind, Evict, Plan, Promise, Waiting
+from gpuyard.model.jobs import DeviceShare, Job, Task
+from gpuyard.model.plan import Action, Bind, Evict, Move, Plan, Promise, Waiting
 from gpuyard.model.reasons import Reason, Token
 from gpuyard.policies.fragmentation import Gradient, typical_tasks
 from gpuyard.policies.policy import DevicePlacement, NodePlacement, Policy
-from gpuyard.scheduler.fit import FitTable
+from gpuyard.scheduler.fit import FitTable, LaterFit
 from gpuyard.scheduler.nodebook import Undo
 from gpuyard.scheduler.resources import Amounts
 from gpuyard.scheduler.shapes import Shape
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 class Placed:
     """One task that this cycle has given a place."""
 
-    __slots__ = ("amounts", "position", "shape", "shares", "task", "undo", "waiter", "waits")
+    __slots__ = ("amounts", "moves", "position", "shape", "shares", "task", "undo", "waiter", "waits")
 
     def __init__(self, waiter: Waiter, task: Task, shape: Shape, position: int, waits: bool) -> None:
         self.waiter = waiter
@@ -37,9 +38,48 @@ class Placed:
         self.position = position
         self.waits = waits
         """True where the place is still being freed."""
+        self.moves = False
+        """True where it is the new place of a task that this cycle takes off its old one."""
         self.shares: tuple[DeviceShare, ...] = ()
         self.amounts: Amounts = ()
         self.undo: Undo
+
+
+class Holding(NamedTuple):
+    """What one running task holds: where, which devices, and what that counts at its queue."""
+
+    task: Task
+    position: int
+    shares: tuple[DeviceShare, ...]
+    amounts: Amounts
+
+
+class Evicted:
+    """One running task that this cycle takes off its place."""
+
+    __slots__ = ("holding", "job", "leaf", "moved_to", "reason", "undo")
+
+    def __init__(self, job: Job, leaf: int, holding: Holding) -> None:
+        self.job = job
+        self.leaf = leaf
+        self.holding = holding
+        self.reason: Reason
+        self.moved_to: Placed | None = None
+        """Its new place, where it has one."""
+        self.undo: Undo
+
+
+class Left(NamedTuple):
+    """Jobs of one line that found no place, and the first of them as it was tried."""
+
+    waiter: Waiter
+    line: Sequence[tuple[int, str]]
+    """The line as it is kept elsewhere: age and id of each job. Those before `start` have been served."""
+    start: int = 0
+
+    @property
+    def jobs(self) -> tuple[str, ...]:
+        return tuple([id for _, id in self.line[self.start :]])
 
 
 class Draft:
@@ -53,15 +93,28 @@ class Draft:
         self.shapes = ledger.shapes
         self.domains = ledger.domains
         self.eligibility = ledger.eligibility
-        self.fit = FitTable(self.nodes, self.eligibility, policy, _gradient(ledger, policy))
+        self._gradient = _gradient(ledger, policy)
+        self.fit = FitTable(self.nodes, self.eligibility, policy, self._gradient)
         self.total = ledger.total()
         self.shares = self.queues.shares(self.total, policy.usage_weight_milli)
         self.placed: list[Placed] = []
+        self.log: list[Placed | Evicted] = []
+        """Everything done, in order."""
+        self.disturbed: set[str] = set()
+        """Jobs that this cycle has evicted or moved something of."""
+        self.left: list[Left] = []
+        """Who still waits."""
         self.evictions: list[Evict] = []
         self.waiting: list[Waiting] = list(ledger.never_started)
         self.rearrange_steps_left = policy.rearrange_steps
+        self.search_steps_left = policy.search_steps
         self._plain = not self.queues.resources.by_model
         self._reasons: dict[tuple[Token, str], Reason] = {}
+
+    @cached_property
+    def fit_later(self) -> LaterFit:
+        """Where a shape fits once everything that is ending has ended."""
+        return LaterFit(self.nodes, self.eligibility, self.policy, self._gradient)
 
     def put(
         self,
@@ -74,7 +127,8 @@ class Draft:
     ) -> Placed:
         """Give a task a place it fits on, and charge its queue. `way` may overrule how its devices are chosen."""
         placed = Placed(waiter, task, shape, position, waits)
-        placed.shares = self.fit.shares(shape, position, waits, way or self.policy.device_placement)
+        fit = self.fit_later if waits else self.fit
+        placed.shares = fit.shares(shape, position, way or self.policy.device_placement)
         self.book(placed)
         return placed
 
@@ -86,17 +140,31 @@ class Draft:
         placed.amounts = self._amounts(placed)
         self.queues.charge(placed.waiter.leaf, placed.amounts, placed.waiter.firm)
         self.placed.append(placed)
+        self.log.append(placed)
+
+    def evict(self, evicted: Evicted) -> None:
+        """Count on the place of a running task being free later, and discharge its queue."""
+        task, position, shares, amounts = evicted.holding
+        evicted.undo = self.nodes.evict(position, task.request, shares)
+        self.queues.charge(evicted.leaf, amounts, firm=False, times=-1)
+        self.log.append(evicted)
 
     def mark(self) -> int:
-        return len(self.placed)
+        return len(self.log)
 
     def rollback(self, mark: int) -> list[Placed]:
-        """Take back everything placed since the mark, and say what it was."""
-        undone = self.placed[mark:]
-        while len(self.placed) > mark:
-            placed = self.placed.pop()
-            self.nodes.undo(placed.undo)
-            self.queues.charge(placed.waiter.leaf, placed.amounts, placed.waiter.firm, times=-1)
+        """Take back everything done since the mark, and say what had been placed."""
+        undone: list[Placed] = []
+        log = self.log
+        while len(log) > mark:
+            entry = log.pop()
+            self.nodes.undo(entry.undo)
+            if isinstance(entry, Placed):
+                undone.append(self.placed.pop())
+                self.queues.charge(entry.waiter.leaf, entry.amounts, entry.waiter.firm, times=-1)
+            else:
+                self.queues.charge(entry.leaf, entry.holding.amounts, firm=False)
+        undone.reverse()
         return undone
 
     def postpone(self, mark: int) -> None:
@@ -123,7 +191,8 @@ class Draft:
         self.waiting.append(Waiting(queue, tuple(jobs), reasons))
 
     def finish(self) -> Plan:
-        actions = (*[self._action(placed) for placed in self.placed], *self.evictions)
+        told = [entry for entry in self.log if not isinstance(entry, Placed) or not entry.moves]
+        actions = (*[self._action(entry) for entry in told], *self.evictions)
         return Plan(actions, tuple(sorted(self.waiting, key=_place)))
 
     def _amounts(self, placed: Placed) -> Amounts:
@@ -132,7 +201,17 @@ class Draft:
             return placed.shape.asked
         return self.queues.resources.of_task(request, placed.shares, self.nodes.frames[placed.position].node)
 
-    def _action(self, placed: Placed) -> Action:
+    def _action(self, entry: Placed | Evicted) -> Action:
+        return self._start(entry) if isinstance(entry, Placed) else self._stop(entry)
+
+    def _stop(self, evicted: Evicted) -> Action:
+        job, task, source = evicted.job.id, evicted.holding.task.id, evicted.holding.task.node
+        to = evicted.moved_to
+        if to is None:
+            return Evict(job, task, source, evicted.reason)
+        return Move(job, task, source, self.nodes.frames[to.position].node.name, to.shares, evicted.reason)
+
+    def _start(self, placed: Placed) -> Action:
         node = self.nodes.frames[placed.position].node.name
         action, token = (Promise, Token.PLACE_FREEING) if placed.waits else (Bind, Token.PLACED)
         if not placed.waits and placed.waiter.rank[1]:

@@ -28,7 +28,7 @@ from gpuyard.scheduler.gang import IN_PLACE
 from gpuyard.scheduler.jobbook import Waiter, waiter_of
 from gpuyard.scheduler.ledger import Ledger
 from gpuyard.scheduler.resources import GPU_AT
-from gpuyard.scheduler.trial import costs_for
+from gpuyard.scheduler.tryout import costs_for
 from gpuyard.scheduler.ways_out import WaysOut
 
 MAX_AHEAD_NAMED: Final = 5

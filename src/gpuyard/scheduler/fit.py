@@ -17,7 +17,7 @@ from gpuyard.policies.fragmentation import Gradient
 from gpuyard.policies.placement import FAR, SCORES
 from gpuyard.policies.policy import DevicePlacement, Policy
 from gpuyard.scheduler import devices
-from gpuyard.scheduler.columns import SHARING_CODE, Bools, Ints
+from gpuyard.scheduler.columns import SHARING_CODE, Bools, Columns, Ints
 from gpuyard.scheduler.eligibility import Eligibility
 from gpuyard.scheduler.nodebook import NodeBook
 from gpuyard.scheduler.nodestate import NodeState
@@ -57,6 +57,7 @@ class FitTable:
 
     def __init__(self, nodes: NodeBook, eligibility: Eligibility, policy: Policy, gradient: Gradient | None) -> None:
         self._nodes = nodes
+        self.columns = self._read_columns()
         self._eligibility = eligibility
         self._policy = policy
         self._score = SCORES[policy.node_placement]
@@ -67,10 +68,13 @@ class FitTable:
         self._scratch: Bools = np.zeros(len(nodes.frames), dtype=np.bool_)
         self.packs_parts = policy.device_placement is DevicePlacement.PACK
 
+    def _read_columns(self) -> Columns:
+        return self._nodes.columns
+
     def scores(self, shape: Shape) -> Ints:
         """The score of every node for this shape, as things stand. Read only."""
         view = self._views.get(shape.id)
-        journal = self._nodes.columns.journal
+        journal = self.columns.journal
         if view is None:
             view = self._new_view(shape)
             view.scores = self._all(shape)
@@ -129,25 +133,19 @@ class FitTable:
         joins = self._joins(shape, position, states, view.masks[position])
         return NO_FIT if joins is None else self._scored(shape, position, states[0], joins)
 
-    def later_at(self, shape: Shape, position: int) -> int:
-        """The score of one node as it will be once what is ending there has ended."""
+    def fits_in(self, shape: Shape, position: int, state: NodeState) -> bool:
+        """Whether one task of this shape would fit on a node in this state."""
         view = self._view(shape)
-        if not view.eligible[position]:
-            return NO_FIT
-        state = self._nodes.later[position]
-        joins = self._joins(shape, position, (state,), view.masks[position])
-        return NO_FIT if joins is None else self._scored(shape, position, state, joins)
+        return view.eligible[position] and self._joins(shape, position, (state,), view.masks[position]) is not None
 
     def would_fit_now(self, shape: Shape, position: int) -> bool:
         """Whether a node has room at this moment, promises to others aside."""
-        view = self._view(shape)
-        state = (self._nodes.now[position],)
-        return view.eligible[position] and self._joins(shape, position, state, view.masks[position]) is not None
+        return self.fits_in(shape, position, self._nodes.now[position])
 
-    def shares(self, shape: Shape, position: int, waits: bool, way: DevicePlacement) -> tuple[DeviceShare, ...]:
+    def shares(self, shape: Shape, position: int, way: DevicePlacement) -> tuple[DeviceShare, ...]:
         """The devices one task of this shape gets on a node it fits on."""
         frame, mask = self._nodes.frames[position], self._view(shape).masks[position]
-        states = (self._nodes.later[position],) if waits else self._states(position)
+        states = self._states(position)
         if shape.whole and not shape.extra:
             return devices.whole(shape.request.devices, frame, states, mask)
         if self._gradient is not None and shape.shared and shape.request.devices == 1:
@@ -206,7 +204,7 @@ class FitTable:
         return score - SHARED_FIRST if shared and self.packs_parts else score
 
     def _all(self, shape: Shape) -> Ints:
-        columns = self._nodes.columns
+        columns = self.columns
         columns.sync()
         request = shape.request
         fits = columns.slots >= shape.copies
@@ -226,9 +224,12 @@ class FitTable:
         elif gpu:
             raw = raw.copy()
             fits &= self._fitting_parts(shape, raw)
-        scores = np.where(fits, raw, NO_FIT)
+        return self._checked(shape, np.where(fits, raw, NO_FIT))
+
+    def _checked(self, shape: Shape, scores: Ints) -> Ints:
+        """Scores of what is free now, but for places promised to others."""
         for position in self._nodes.later:
-            if fits[position]:
+            if scores[position] < NO_FIT:
                 scores[position] = self.at(shape, position)
         return scores
 
@@ -239,7 +240,7 @@ class FitTable:
         return scores
 
     def _free_count(self, shape: Shape) -> Ints:
-        columns = self._nodes.columns
+        columns = self.columns
         if not shape.request.where.gpu_models:
             return columns.free_count
         mask = self._eligibility.devices(shape.request.where.gpu_models)[1]
@@ -249,7 +250,7 @@ class FitTable:
     def _fitting_parts(self, shape: Shape, scores: Ints) -> Bools:
         """Nodes with enough devices that have room for the part; lowers the score where those are shared already."""
         request = shape.request
-        columns = self._nodes.columns.devices()
+        columns = self.columns.devices()
         needed = request.gpu_memory_mib or columns.capacity_mib * request.gpu_milli // MILLI
         room = (columns.milli >= request.gpu_milli) & (columns.memory_mib >= needed)
         room &= ~columns.opened | (columns.sharing == SHARING_CODE[request.sharing])
@@ -260,6 +261,19 @@ class FitTable:
             scores[(room & columns.opened).sum(axis=1) >= request.devices] -= SHARED_FIRST
         enough: Bools = room.sum(axis=1) >= request.devices
         return enough
+
+
+class LaterFit(FitTable):
+    """The same for places as they will be once what is ending has ended: what is free now does not matter."""
+
+    def _read_columns(self) -> Columns:
+        return self._nodes.later_columns()
+
+    def _states(self, position: int) -> tuple[NodeState, ...]:
+        return (self._nodes.later.get(position) or self._nodes.now[position],)
+
+    def _checked(self, shape: Shape, scores: Ints) -> Ints:
+        return scores
 
 
 def _left_milli(state: NodeState, device: int, request: Request) -> int:

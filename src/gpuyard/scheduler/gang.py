@@ -163,6 +163,68 @@ class Gang:
         return self.satisfied(group), minimum == 0, fill_ppm, group.name
 
 
+class Yielding:
+    """What a running job gives up, and in which order: what it has above its minimum bit by bit, then all the rest."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        single = job.group.leaf
+        self.running: dict[str, list[Task]] = {}
+        """Per leaf, the next to go last."""
+        self.active: dict[str, int] = {}
+        for task in job.tasks:
+            leaf = job.group.name if single else task.group
+            if task.state in ACTIVE:
+                self.active[leaf] = self.active.get(leaf, 0) + 1
+            if task.state is TaskState.RUNNING:
+                self.running.setdefault(leaf, []).append(task)
+        for tasks in self.running.values():
+            tasks.sort(key=lambda task: -task.priority)
+
+    def blocks(self) -> Iterator[tuple[Task, ...]]:
+        """Blocks in the order they go. A job that still waits for a promised place never goes as a whole."""
+        while (surplus := self._surplus(self.job.group)) is not None:
+            if not surplus:
+                return
+            yield surplus
+        if not any(task.state is TaskState.PROMISED for task in self.job.tasks):
+            rest = tuple(task for tasks in self.running.values() for task in tasks)
+            if rest:
+                yield rest
+
+    def _surplus(self, group: TaskGroup) -> tuple[Task, ...] | None:
+        """The next thing above the group's minimum; None where there is nothing."""
+        if group.leaf:
+            above = self.active.get(group.name, 0) > group.min_tasks
+            return self._drop(group.name, 1) if above and self.running.get(group.name) else None
+        children = sorted(group.children, key=lambda child: self._rank(child), reverse=True)
+        for child in children:
+            surplus = self._surplus(child) if satisfied(child, self.active) else None
+            if surplus is not None:
+                return surplus
+        if sum(satisfied(child, self.active) for child in children) > required_children(group):
+            for child in children:
+                dropped = self._drop_all(child)
+                if dropped:
+                    return dropped
+        return None
+
+    def _rank(self, group: TaskGroup) -> tuple[bool, int, str]:
+        count = sum(self.active.get(leaf.name, 0) for leaf in leaves(group))
+        return satisfied(group, self.active), count, group.name
+
+    def _drop(self, leaf: str, count: int) -> tuple[Task, ...]:
+        tasks = self.running[leaf]
+        dropped = tuple(tasks[-count:])
+        del tasks[-count:]
+        self.active[leaf] -= count
+        return dropped
+
+    def _drop_all(self, group: TaskGroup) -> tuple[Task, ...]:
+        mine = [leaf.name for leaf in leaves(group) if self.running.get(leaf.name)]
+        return tuple(task for name in mine for task in self._drop(name, len(self.running[name])))
+
+
 def satisfied(group: TaskGroup, counts: dict[str, int]) -> bool:
     """Whether a group has its minimum, given how many tasks of each leaf count."""
     if group.leaf:

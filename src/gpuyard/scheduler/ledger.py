@@ -19,6 +19,7 @@ from gpuyard.model.snapshot import (
     Change,
     JobGone,
     JobSeen,
+    MovesCounted,
     NodeGone,
     NodeSeen,
     QueuesSet,
@@ -36,6 +37,7 @@ from gpuyard.scheduler.queuebook import QueueBook
 from gpuyard.scheduler.resources import Amounts, Resources, plus, times
 from gpuyard.scheduler.shapes import Shape, Shapes
 from gpuyard.scheduler.topology import Domains
+from gpuyard.scheduler.yielding import Yielders
 
 
 class Account(NamedTuple):
@@ -48,6 +50,8 @@ class Account(NamedTuple):
     """The part of what it holds that lies on nodes that take no new work."""
     firm: bool
     waits: bool
+    yields: bool
+    """Whether it runs and may be made to give way."""
 
 
 class Ledger:
@@ -60,9 +64,12 @@ class Ledger:
     domains: Domains
     neighbours: Neighbours
     lines: Lines
+    yielders: list[Yielders]
+    """Per queue: who can give way there."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.now_ms = snapshot.now_ms
+        self.moves_last_hour = snapshot.moves_last_hour
         self.topologies: tuple[Topology, ...] = snapshot.topologies
         self.usage: tuple[QueueUsage, ...] = snapshot.usage
         self._nodes: dict[str, Node] = {node.name: node for node in snapshot.nodes}
@@ -79,8 +86,8 @@ class Ledger:
         copy = Ledger.__new__(Ledger)
         vars(copy).update(vars(self))
         copy._nodes, copy.jobs = self._nodes.copy(), self.jobs.copy()
-        copy.nodes, copy.queues = self.nodes.fork(), self.queues.fork()
-        copy.nodes.tasks_on = [tasks.copy() for tasks in self.nodes.tasks_on]
+        copy.nodes, copy.queues = self.nodes.fork_with_tasks(), self.queues.fork()
+        copy.yielders = [yielders.fork() for yielders in self.yielders]
         copy.queues.asked = [amounts.copy() for amounts in self.queues.asked]
         copy.shapes, copy.lines, copy.neighbours = self.shapes.fork(), self.lines.fork(), self.neighbours.fork()
         copy._stranded, copy.incomplete = self._stranded.copy(), self.incomplete.copy()
@@ -104,6 +111,8 @@ class Ledger:
                 case JobGone(id):
                     self._forget(id, touched)
                     self.jobs.pop(id, None)
+                case MovesCounted(moves):
+                    self.moves_last_hour = moves
                 case TimePassed(now_ms):
                     self._pass_time(now_ms)
                 case UsageSet(usage):
@@ -167,6 +176,7 @@ class Ledger:
         self.domains = Domains(self.topologies, self.nodes.frames)
         self.neighbours = Neighbours()
         self.lines = Lines()
+        self.yielders = [Yielders() for _ in self.queues.frames]
         self._stranded: dict[str, Reason] = {}
         self.incomplete: set[str] = set()
         """Jobs of which something is in place, but less than their minimum."""
@@ -197,6 +207,8 @@ class Ledger:
                 kind = kind or account
                 accounts[kind] = account
             counts[kind] = counts.get(kind, 0) + 1
+            if account.yields:
+                self.yielders[account.leaf].add(job, account.held[0])
             if (len(job.tasks) > 1 or job.group.min_tasks > 1) and is_incomplete(job):
                 self.incomplete.add(job.id)
             waiter = self._waiter(job, account.leaf) if account.waits else None
@@ -218,6 +230,8 @@ class Ledger:
             self.incomplete.add(job.id)
         account = self._account(job)
         self._charge(account, 1)
+        if account.yields:
+            self.yielders[account.leaf].add(job, account.held[0])
         waiter = self._waiter(job, account.leaf) if account.waits else None
         if waiter is not None:
             self.lines.add(waiter)
@@ -242,21 +256,24 @@ class Ledger:
         """What a job counts: its active tasks as held, its pending ones as asked."""
         zero = self.shapes.resources.zero
         held = asked = closed = zero
-        waits = False
+        waits = runs = False
         for task in job.tasks:
             shape = self.shapes.of(task.request)
             if task.state is TaskState.PENDING:
                 waits = True
                 asked = shape.asked if asked is zero else plus(asked, shape.asked)
             elif task.state in ACTIVE:
+                runs = runs or task.state is TaskState.RUNNING
                 position = self.nodes.at.get(task.node, -1)
-                amounts = self._amounts(task, shape, position)
+                amounts = self.amounts(task, shape, position)
                 held = amounts if held is zero else plus(held, amounts)
                 if position >= 0 and not self.nodes.frames[position].node.open:
                     closed = plus(closed, amounts)
-        return Account(self.queues.leaf_at(job.queue), held, asked, closed, not job.preemptible, waits)
+        leaf = self.queues.leaf_at(job.queue)
+        yields = runs and job.preemptible and leaf >= 0
+        return Account(leaf, held, asked, closed, not job.preemptible, waits, yields)
 
-    def _amounts(self, task: Task, shape: Shape, position: int) -> Amounts:
+    def amounts(self, task: Task, shape: Shape, position: int) -> Amounts:
         """What a placed task counts."""
         if not task.shares or (self._plain and not task.request.gpu_memory_mib):
             return shape.asked
@@ -292,7 +309,10 @@ class Ledger:
             on_node = self.nodes.tasks_on[position]
             on_node[:] = [entry for entry in on_node if entry[1].id != id]
             touched.add(position)
-        self._charge(self._account(job), -1)
+        account = self._account(job)
+        self._charge(account, -1)
+        if account.yields:
+            self.yielders[account.leaf].remove(id)
         self.lines.remove(id)
         self.neighbours.forget(id)
         self._stranded.pop(id, None)

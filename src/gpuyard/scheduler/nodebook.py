@@ -8,9 +8,11 @@ being freed or promised. Invariant: a task is bound only where it fits both now 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import overload
 
 from gpuyard.model.jobs import DeviceShare, Job, Request, Task, TaskState
 from gpuyard.model.nodes import Node
+from gpuyard.model.quantities import MILLI
 from gpuyard.scheduler.columns import Columns
 from gpuyard.scheduler.devices import lowest_devices
 from gpuyard.scheduler.nodestate import NodeFrame, NodeState
@@ -29,16 +31,35 @@ class NodeBook:
         """Filled by `load_all` once the tasks are known."""
         self.later: dict[int, NodeState] = {}
         self.tasks_on: list[list[tuple[Task, Job]]] = [[] for _ in self.frames]
+        self.assigned: dict[tuple[str, str], tuple[DeviceShare, ...]] = {}
+        """Devices booked for tasks whose world does not say which they hold."""
+        self._sound: dict[int, bool] = {}
         self.columns = Columns(self.frames, self.now)
+        self._later_columns: Columns | None = None
 
     def fork(self) -> NodeBook:
         """A copy that can change apart. States are shared: they are replaced, never changed."""
         copy = NodeBook.__new__(NodeBook)
         copy.frames, copy.at, copy.tasks_on = self.frames, self.at, self.tasks_on
+        copy.assigned, copy._sound = self.assigned, self._sound
         copy.now = self.now.copy()
         copy.later = self.later.copy()
         copy.columns = self.columns.fork(copy.now)
+        copy._later_columns = None
         return copy
+
+    def fork_with_tasks(self) -> NodeBook:
+        """A copy on which tasks may also come and go."""
+        copy = self.fork()
+        copy.tasks_on = [tasks.copy() for tasks in self.tasks_on]
+        copy.assigned, copy._sound = self.assigned.copy(), self._sound.copy()
+        return copy
+
+    def later_columns(self) -> Columns:
+        """Columns of every node as it will be once what is ending has ended; made when first asked for."""
+        if self._later_columns is None:
+            self._later_columns = self.columns.beside(_LaterStates(self), self.later)
+        return self._later_columns
 
     def load_all(self) -> None:
         """Book everything that is on any node, for the first time."""
@@ -50,6 +71,7 @@ class NodeBook:
     def load(self, touched: Iterable[int]) -> None:
         """Book anew everything that is on the given nodes."""
         for position in touched:
+            self._sound.pop(position, None)
             self._load_node(position, NodeState.empty(self.frames[position]))
             self.columns.journal.append(position)
 
@@ -70,6 +92,46 @@ class NodeBook:
         self.later[position] = before.less(request, shares, self.frames[position])
         self.columns.journal.append(position)
         return undo
+
+    def evict(self, position: int, request: Request, shares: Sequence[DeviceShare]) -> Undo:
+        """Count on a place that is held now being free later."""
+        undo = position, self.now[position], self.later.get(position)
+        before = undo[2] if undo[2] is not None else undo[1]
+        self.later[position] = before.plus(request, shares, self.frames[position])
+        self.columns.journal.append(position)
+        return undo
+
+    def start(self, position: int, request: Request, shares: Sequence[DeviceShare]) -> Undo:
+        """Take now a place that was promised before: later it is taken already."""
+        undo = position, self.now[position], self.later.get(position)
+        self.now[position] = undo[1].less(request, shares, self.frames[position])
+        self.columns.journal.append(position)
+        return undo
+
+    def held(self, job: Job, task: Task) -> tuple[DeviceShare, ...]:
+        """The devices a placed task holds, as they are booked."""
+        if task.shares or not task.request.devices:
+            return task.shares
+        return self.assigned.get((job.id, task.id), ())
+
+    def sound(self, position: int) -> bool:
+        """Whether no device of a node is held twice. Where a world reports that, taking one task off frees nothing."""
+        known = self._sound.get(position)
+        if known is None:
+            known = self._sound[position] = self._is_sound(position)
+        return known
+
+    def _is_sound(self, position: int) -> bool:
+        whole: set[int] = set()
+        parts: set[int] = set()
+        for task, job in self.tasks_on[position]:
+            for share in self.held(job, task) if task.state is not TaskState.PROMISED else ():
+                if share.mig:
+                    continue
+                if share.device in whole or (share.gpu_milli == MILLI and share.device in parts):
+                    return False
+                (whole if share.gpu_milli == MILLI else parts).add(share.device)
+        return True
 
     def undo(self, change: Undo) -> None:
         position, now, later = change
@@ -101,8 +163,9 @@ class NodeBook:
                 nameless.append((job.id, task))
                 continue
             state.add(task.request, task.shares, frame)
-        for _, task in sorted(nameless, key=lambda entry: (entry[0], entry[1].id)):
-            state.add(task.request, lowest_devices(state, frame, task.request), frame)
+        for job_id, task in sorted(nameless, key=lambda entry: (entry[0], entry[1].id)):
+            shares = self.assigned[job_id, task.id] = lowest_devices(state, frame, task.request)
+            state.add(task.request, shares, frame)
         self.now[position] = state
         if transient:
             self.later[position] = self._later_state(frame, tasks)
@@ -112,8 +175,30 @@ class NodeBook:
     def _later_state(self, frame: NodeFrame, tasks: list[tuple[Task, Job]]) -> NodeState:
         state = NodeState.empty(frame)
         staying = [entry for entry in tasks if entry[0].state is not TaskState.FREEING]
-        for task, _ in sorted(staying, key=lambda entry: (not entry[0].shares, entry[1].id, entry[0].id)):
-            nameless = not task.shares and task.request.devices
-            shares = lowest_devices(state, frame, task.request) if nameless else task.shares
-            state.add(task.request, shares, frame)
+        promised = TaskState.PROMISED
+        for task, job in sorted(staying, key=lambda entry: (entry[0].state is promised, entry[1].id, entry[0].id)):
+            if task.state is promised and not task.shares and task.request.devices:
+                self.assigned[job.id, task.id] = lowest_devices(state, frame, task.request)
+            state.add(task.request, self.held(job, task), frame)
         return state
+
+
+class _LaterStates(Sequence[NodeState]):
+    """The state every node will have."""
+
+    def __init__(self, nodes: NodeBook) -> None:
+        self._now, self._later = nodes.now, nodes.later
+
+    @overload
+    def __getitem__(self, position: int) -> NodeState: ...
+
+    @overload
+    def __getitem__(self, position: slice) -> Sequence[NodeState]: ...
+
+    def __getitem__(self, position: int | slice) -> NodeState | Sequence[NodeState]:
+        if isinstance(position, slice):
+            return [self[at] for at in range(*position.indices(len(self)))]
+        return self._later.get(position) or self._now[position]
+
+    def __len__(self) -> int:
+        return len(self._now)

@@ -27,6 +27,9 @@ class Part:
     def less(self, share: DeviceShare) -> Part:
         return Part(self.milli - share.gpu_milli, self.memory_mib - share.memory_mib, self.sharing, self.tasks + 1)
 
+    def plus(self, share: DeviceShare) -> Part:
+        return Part(self.milli + share.gpu_milli, self.memory_mib + share.memory_mib, self.sharing, self.tasks - 1)
+
     def facts(self) -> tuple[int, int, str, int]:
         return self.milli, self.memory_mib, self.sharing.value, self.tasks
 
@@ -117,6 +120,35 @@ class NodeState:
             state.take_other(request)
         return state
 
+    def plus(self, request: Request, shares: Iterable[DeviceShare], frame: NodeFrame) -> NodeState:
+        """A new state with one task less on the node: undoes `less` with the same request and shares."""
+        state = NodeState(
+            self.free,
+            self.gpu_milli,
+            self.cpu_milli + request.cpu_milli,
+            self.memory_bytes + request.memory_bytes,
+            self.slots + 1,
+            self.parts,
+            self.mig,
+            self.other,
+        )
+        if request.mig or (request.devices and request.gpu_milli != MILLI):
+            state.parts = dict(self.parts)
+            state.mig = dict(self.mig)
+            for share in shares:
+                state.give(share, frame)
+        elif request.devices:
+            for share in shares:
+                bit = 1 << share.device & frame.whole_mask
+                if bit:
+                    state.free |= bit
+                    state.gpu_milli += MILLI
+        if request.other:
+            state.other = dict(self.other)
+            for name, amount in request.other:
+                state.other[name] = state.other.get(name, 0) + amount
+        return state
+
     def add(self, request: Request, shares: Iterable[DeviceShare], frame: NodeFrame) -> None:
         """One more task, in place: only while a ledger is being built."""
         self.cpu_milli -= request.cpu_milli
@@ -152,6 +184,24 @@ class NodeState:
             self.free &= ~bit
         else:
             self._open_part(device, share, sharing, frame)
+
+    def give(self, share: DeviceShare, frame: NodeFrame) -> None:
+        """Hand one share back. A device nobody shares any more is whole again."""
+        device = share.device
+        if share.mig:
+            key = (share.mig, device)
+            if key in self.mig:
+                self.mig[key] += 1
+            return
+        part = self.parts.get(device)
+        if part is None:
+            return
+        self.gpu_milli += _weight(share, frame)
+        if part.tasks > 1:
+            self.parts[device] = part.plus(share)
+        else:
+            del self.parts[device]
+            self.free |= 1 << device
 
     def _open_part(self, device: int, share: DeviceShare, sharing: Sharing, frame: NodeFrame) -> None:
         if not self.free & (1 << device):

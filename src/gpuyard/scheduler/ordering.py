@@ -6,11 +6,13 @@ only with their siblings, level by level; after a placement only the path just s
 
 from __future__ import annotations
 
+from collections import ChainMap
+from collections.abc import Mapping, Sequence
 from heapq import heapify, heappop, heappush
 from typing import Final
 
 from gpuyard.policies.policy import Ordering
-from gpuyard.scheduler.draft import Draft
+from gpuyard.scheduler.draft import Draft, Left
 from gpuyard.scheduler.jobbook import LineKey, Rank, Waiter
 from gpuyard.scheduler.queuebook import QueueFrame
 from gpuyard.scheduler.resources import Amounts
@@ -18,18 +20,20 @@ from gpuyard.scheduler.resources import Amounts
 UNBOUNDED: Final = 1 << 62
 
 QueueKey = tuple[object, ...]
+Waiters = Mapping[str, Waiter]
+LineMap = Mapping[LineKey, Sequence[tuple[int, str]]]
 
 
 class Turns:
-    """The waiting jobs of a draft in the order they are served."""
+    """Waiting jobs in the order they are served."""
 
-    def __init__(self, draft: Draft) -> None:
+    def __init__(self, draft: Draft, lines: LineMap, waiters: Waiters, starts: Mapping[LineKey, int]) -> None:
         self._draft = draft
         self._queues = draft.queues
         self._fifo = draft.policy.ordering is Ordering.FIFO
-        self._lines = draft.ledger.lines.lines
-        self._waiters = draft.ledger.lines.waiters
-        self._next_in: dict[LineKey, int] = {}
+        self._lines = lines
+        self._waiters = waiters
+        self._next_in = dict(starts)
         self._heads: list[list[tuple[Rank, LineKey]]] = [[] for _ in self._queues.frames]
         """Per leaf: the first job of each of its lines."""
         self._grown: dict[str, Waiter] = {}
@@ -38,8 +42,26 @@ class Turns:
         self._roots: list[tuple[QueueKey, int, int]] = []
         self._version = [0] * len(self._queues.frames)
         self._best: list[Waiter | None] = [None] * len(self._queues.frames)
-        self._terms = [_Terms(frame, draft.shares[frame.at], draft.total) for frame in self._queues.frames]
+        self._terms = [Terms(frame, draft.shares[frame.at], draft.total) for frame in self._queues.frames]
         self._fill()
+
+    @classmethod
+    def of_all(cls, draft: Draft) -> Turns:
+        """Everyone who waits in the ledger."""
+        return cls(draft, draft.ledger.lines.lines, draft.ledger.lines.waiters, {})
+
+    @classmethod
+    def of_left(cls, draft: Draft, lefts: Sequence[Left]) -> Turns:
+        """Those who were left waiting, the first of each line as it was last tried."""
+        first = {left.waiter.job.id: left.waiter for left in lefts}
+        lines = {left.waiter.line: left.line for left in lefts}
+        starts = {left.waiter.line: left.start for left in lefts}
+        return cls(draft, lines, ChainMap(first, draft.ledger.lines.waiters), starts)
+
+    def left(self) -> list[Left]:
+        """Whoever has been neither served nor dropped yet."""
+        heads = [head for heads in self._heads for head in heads]
+        return [self._left(rank[3], line) for rank, line in heads]
 
     def next(self) -> Waiter | None:
         """The job whose turn it is; it stays first until it is `served` or `dropped`."""
@@ -54,19 +76,24 @@ class Turns:
             heappush(self._heads[again.leaf], (again.rank, again.line))
         self._rank_path(waiter.leaf)
 
-    def dropped(self, waiter: Waiter) -> tuple[str, ...]:
-        """The job cannot be placed, nor can those behind it in its line: all of them, in order."""
+    def dropped(self, waiter: Waiter) -> Left:
+        """The job cannot be placed, nor can those behind it in its line."""
         _, line = heappop(self._heads[waiter.leaf])
         self._rank_path(waiter.leaf)
-        if self._grown.pop(waiter.job.id, None) is not None:
-            return (waiter.job.id,)
-        behind = self._lines[line][self._next_in.get(line, 0) :]
-        return tuple([id for _, id in behind])
+        left = self._left(waiter.job.id, line)
+        self._grown.pop(waiter.job.id, None)
+        return left
+
+    def _left(self, id: str, line: LineKey) -> Left:
+        grown = self._grown.get(id)
+        if grown is not None:
+            return Left(grown, (grown.rank[2:],))
+        return Left(self._waiters[id], self._lines[line], self._next_in.get(line, 0))
 
     def _fill(self) -> None:
         for key, line in self._lines.items():
             _, priority, stage, _, _ = key
-            age, id = line[0]
+            age, id = line[self._next_in.get(key, 0)]
             self._heads[key[0]].append(((priority, stage, age, id), key))
         for frame in self._queues.frames:
             heapify(self._heads[frame.at])
@@ -127,18 +154,27 @@ class Turns:
             borrows = borrows or total > owed
             now, after = max(now, have / allowed), max(after, total / allowed)
         uses_forbidden = bool(terms.forbidden) and any(held[position] for position in terms.forbidden)
-        return _over(held, self._draft.shares[at]), borrows, terms.priority, uses_forbidden, after, now, terms.tie
+        return (
+            over_fair_share(held, self._draft.shares[at]),
+            borrows,
+            terms.priority,
+            uses_forbidden,
+            after,
+            now,
+            terms.tie,
+        )
 
 
-class _Terms:
+class Terms:
     """What is fixed during a cycle about how one queue is ranked."""
 
-    __slots__ = ("allowed", "forbidden", "further", "owed", "priority", "tie")
+    __slots__ = ("allowance", "allowed", "forbidden", "further", "owed", "priority", "tie")
 
     def __init__(self, frame: QueueFrame, fair: list[int], total: Amounts) -> None:
         self.priority = -frame.priority
         owed = [UNBOUNDED if quota is None else quota for quota in frame.quota]
-        allowance = [_allowance(*entry) for entry in zip(frame.quota, frame.limit, fair, strict=True)]
+        allowance = [allowance_of(*entry) for entry in zip(frame.quota, frame.limit, fair, strict=True)]
+        self.allowance = allowance
         # Shares are measured against the allowance, or against the whole cluster where there is no bound.
         allowed = [(amount if most is None else most) or 1 for most, amount in zip(allowance, total, strict=True)]
         self.allowed, self.owed = (allowed[0], allowed[1], allowed[2]), (owed[0], owed[1], owed[2])
@@ -148,7 +184,7 @@ class _Terms:
         self.tie = (tuple([UNBOUNDED if most is None else most for most in allowance]), frame.order, frame.name)
 
 
-def _allowance(quota: int | None, limit: int | None, fair: int) -> int | None:
+def allowance_of(quota: int | None, limit: int | None, fair: int) -> int | None:
     """What a queue may come to hold before it is over-served; None: no bound."""
     if quota is None:
         return limit
@@ -163,6 +199,6 @@ def _first(heap: list[tuple[QueueKey, int, int]], version: list[int]) -> int:
     return heap[0][1] if heap else -1
 
 
-def _over(held: list[int], share: list[int]) -> bool:
+def over_fair_share(held: list[int], share: list[int]) -> bool:
     """Over its fair share of everything."""
     return held[0] > share[0] and held[1] > share[1] and held[2] > share[2]

@@ -13,8 +13,8 @@ import numpy as np
 from gpuyard.model.jobs import Neighbour, Task, TaskGroup, TopologyRule
 from gpuyard.policies.policy import DevicePlacement, NodePlacement
 from gpuyard.scheduler.columns import Bools
-from gpuyard.scheduler.draft import Draft
-from gpuyard.scheduler.fit import NO_FIT, SHARED_FIRST
+from gpuyard.scheduler.draft import Draft, Placed
+from gpuyard.scheduler.fit import NO_FIT, SHARED_FIRST, FitTable
 from gpuyard.scheduler.gang import Chunk, leaves, satisfied
 from gpuyard.scheduler.headroom import affordable, within_bounds
 from gpuyard.scheduler.jobbook import Waiter
@@ -62,7 +62,7 @@ class Placer:
 
     def _must_wait(self, mark: int) -> bool:
         """Whether the job would start below its minimum, or a group that waits for a place below its own."""
-        placed = self.draft.placed[mark:]
+        placed = [entry for entry in self.draft.log[mark:] if isinstance(entry, Placed)]
         job, gang = self.waiter.job, self.waiter.gang
         up = {leaf: count - gang.promised.get(leaf, 0) for leaf, count in gang.active.items()} if gang else {}
         held_up: set[str] = set()
@@ -100,11 +100,21 @@ class Placer:
     def _within(self, chunk: Chunk, among: Bools | None, preferred: Sequence[Bools] = ()) -> bool:
         if not chunk.children:
             return self._tasks(chunk.tasks, among, preferred)
-        if self.keep_together and not any(map(_has_rule, chunk.group.children)):
-            mark = self.draft.mark()
-            if self._one_node(tuple(chunk.all_tasks()), among):
-                return True
-            self.draft.rollback(mark)
+        if not self.keep_together or any(map(has_rule, chunk.group.children)):
+            return self._children(chunk, among)
+        mark = self.draft.mark()
+        if self._one_node(tuple(chunk.all_tasks()), among, self.draft.fit):
+            return True
+        self.draft.rollback(mark)
+        if self._children(chunk, among) and not self._waits(mark):
+            return True
+        self.draft.rollback(mark)
+        if self.draft.nodes.later and self._one_node(tuple(chunk.all_tasks()), among, self.draft.fit_later):
+            return True
+        self.draft.rollback(mark)
+        return self._children(chunk, among)
+
+    def _children(self, chunk: Chunk, among: Bools | None) -> bool:
         return all(self._group(child, among) for child in chunk.children)
 
     # Topology ------------------------------------------------------------------------------------------------
@@ -168,7 +178,14 @@ class Placer:
         if len(tasks) == 1:
             return self._task(tasks[0], among, preferred)
         mark = self.draft.mark()
-        if self.keep_together and self._one_node(tasks, among):
+        if self.keep_together and self._one_node(tasks, among, self.draft.fit):
+            return True
+        self.draft.rollback(mark)
+        if self._each(tasks, among, preferred) and (not self.keep_together or not self._waits(mark)):
+            return True
+        self.draft.rollback(mark)
+        # Whoever must wait anyway waits for one node rather than for several.
+        if self.keep_together and self.draft.nodes.later and self._one_node(tasks, among, self.draft.fit_later):
             return True
         self.draft.rollback(mark)
         if self._each(tasks, among, preferred):
@@ -176,6 +193,9 @@ class Placer:
         self.draft.rollback(mark)
         largest_first = tuple(sorted(tasks, key=lambda task: _size(self.draft.shapes.of(task.request)), reverse=True))
         return largest_first != tasks and self._each(largest_first, among, preferred)
+
+    def _waits(self, mark: int) -> bool:
+        return any(isinstance(entry, Placed) and entry.waits for entry in self.draft.log[mark:])
 
     def _each(self, tasks: tuple[Task, ...], among: Bools | None, preferred: Sequence[Bools]) -> bool:
         return all(self._task(task, among, preferred) for task in tasks)
@@ -206,26 +226,26 @@ class Placer:
 
     def _put(self, task: Task, shape: Shape, allowed: Bools | None) -> bool:
         """Give the task the best node now, else the best that is being freed."""
-        fit = self.draft.fit
-        now = fit.best(shape, allowed)
-        if self.draft.nodes.later:
-            later, score = self._best_later(shape, allowed)
-            # A part that fits on a GPU already shared waits for it rather than break open a whole one.
-            joins = shape.shared and fit.packs_parts and score < -(SHARED_FIRST >> 1)
-            if later >= 0 and (now < 0 or (joins and fit.scores(shape)[now] > -(SHARED_FIRST >> 1))):
-                self.draft.put(self.waiter, task, shape, later, waits=True)
-                return True
-        if now < 0:
-            return False
-        self.draft.put(self.waiter, task, shape, now, waits=False)
-        return True
+        draft = self.draft
+        now = draft.fit.best(shape, allowed)
+        later = self._worth_waiting_for(shape, allowed, now) if draft.nodes.later else -1
+        if later >= 0:
+            draft.put(self.waiter, task, shape, later, waits=True)
+        elif now >= 0:
+            draft.put(self.waiter, task, shape, now, waits=False)
+        return now >= 0 or later >= 0
 
-    def _best_later(self, shape: Shape, allowed: Bools | None) -> tuple[int, int]:
-        best = (NO_FIT, -1)
-        for position in self.draft.nodes.later:
-            if allowed is None or allowed[position]:
-                best = min(best, (self.draft.fit.later_at(shape, position), position))
-        return (best[1], best[0]) if best[0] < NO_FIT else (-1, NO_FIT)
+    def _worth_waiting_for(self, shape: Shape, allowed: Bools | None, now: int) -> int:
+        """The best node that is being freed, where none is free now; -1 where it is better not to wait."""
+        fit = self.draft.fit_later
+        shares_gpus = shape.shared and fit.packs_parts
+        if now >= 0 and (not shares_gpus or self.draft.fit.scores(shape)[now] < -(SHARED_FIRST >> 1)):
+            return -1
+        later = fit.best(shape, allowed)
+        if later < 0 or now < 0:
+            return later
+        # A part that fits on a GPU already shared waits for it rather than break open a whole one.
+        return later if fit.scores(shape)[later] < -(SHARED_FIRST >> 1) else -1
 
     def _shape(self, task: Task) -> Shape | None:
         """The task's shape, narrowed to the GPU models its queue may still take; None where none is left."""
@@ -240,24 +260,25 @@ class Placer:
 
     # One node ------------------------------------------------------------------------------------------------
 
-    def _one_node(self, tasks: tuple[Task, ...], among: Bools | None) -> bool:
-        """All tasks on the best node that takes them all, now; False leaves what was tried to the caller to undo."""
+    def _one_node(self, tasks: tuple[Task, ...], among: Bools | None, fit: FitTable) -> bool:
+        """All tasks on the best node that takes them all; False leaves what was tried to the caller to undo."""
         of = self.draft.shapes.of
         first = of(tasks[0].request)
+        waits = fit is not self.draft.fit
         if self._counts_as_one(first) and all(of(task.request) is first for task in tasks):
-            position = self.draft.fit.best(self.draft.shapes.several(first, len(tasks)), among)
+            position = fit.best(self.draft.shapes.several(first, len(tasks)), among)
             if position < 0:
                 return False
             for task in tasks:
-                self.draft.put(self.waiter, task, first, position, waits=False)
+                self.draft.put(self.waiter, task, first, position, waits)
             return True
         mark = self.draft.mark()
         several_parts = any(task.request.devices > 1 and task.request.shared for task in tasks)
         # Tasks that each share several GPUs may only fit woven over them, which packing them tightly misses.
         ways = tuple(DevicePlacement) if several_parts else (self.draft.policy.device_placement,)
-        for position in self._roomy_nodes(tasks, among):
+        for position in self._roomy_nodes(tasks, among, fit):
             for way in ways:
-                if self._all_on(tasks, position, way):
+                if self._all_on(tasks, position, way, fit):
                     return True
                 self.draft.rollback(mark)
         return False
@@ -266,23 +287,23 @@ class Placer:
         """Whether several such tasks on a node are just one that asks for more: nothing binds them one by one."""
         return self._unruled and not shape.shared and not shape.request.mig
 
-    def _all_on(self, tasks: tuple[Task, ...], position: int, way: DevicePlacement) -> bool:
+    def _all_on(self, tasks: tuple[Task, ...], position: int, way: DevicePlacement, fit: FitTable) -> bool:
         for task in tasks:
             shape = self._shape(task)
-            if shape is None or self.draft.fit.at(shape, position) >= NO_FIT:
+            if shape is None or fit.at(shape, position) >= NO_FIT:
                 return False
             allowed = self._allowed(task, shape, None)
             if allowed is not None and not allowed[position]:
                 return False
-            self.draft.put(self.waiter, task, shape, position, waits=False, way=way)
+            self.draft.put(self.waiter, task, shape, position, fit is not self.draft.fit, way=way)
         return True
 
-    def _roomy_nodes(self, tasks: tuple[Task, ...], among: Bools | None) -> list[int]:
+    def _roomy_nodes(self, tasks: tuple[Task, ...], among: Bools | None, fit: FitTable) -> list[int]:
         """Nodes that may take all the tasks, best first by the largest of them."""
-        columns = self.draft.nodes.columns
+        columns = fit.columns
         columns.sync()
         largest = max((self.draft.shapes.of(task.request) for task in tasks), key=_size)
-        scores = self.draft.fit.scores(largest)
+        scores = fit.scores(largest)
         fits = scores < NO_FIT
         fits &= columns.slots >= len(tasks)
         fits &= columns.cpu_milli >= sum(task.request.cpu_milli for task in tasks)
@@ -300,5 +321,5 @@ def _size(shape: Shape) -> tuple[int, ...]:
     return shape.asked
 
 
-def _has_rule(group: TaskGroup) -> bool:
-    return group.topology is not None or any(map(_has_rule, group.children))
+def has_rule(group: TaskGroup) -> bool:
+    return group.topology is not None or any(map(has_rule, group.children))

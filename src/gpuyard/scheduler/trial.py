@@ -1,97 +1,180 @@
-"""Tries changes: what would the next plan do for one job, and whom would that cost?
+"""With certain blocks gone, who gets what: the ordinary order and the ordinary placement decide.
 
-Place in the flow: ways_out ─edits─▶ **trial** ─WayOut─▶ explain. Works on a fork of the books, which each trial leaves
-as it found it. Invariant: a way out is given only where a complete plan, by the ordinary code, does start the job.
+Place in the flow: a search proposes blocks; the trial serves the job and those who gave way in their turns, as the next
+cycle would. Whoever finds its old place free stays there; whoever finds another moves. Everyone else who waits keeps
+their turn in the order but is not served. Invariant: a job whose victims would be served before it, and would take
+their places back, does not get them.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable
-from typing import Final
+from collections import ChainMap
+from collections.abc import Iterator, Mapping, Sequence
 
-from gpuyard.model.explanation import Cost, Edit, Effect, WayKind, WayOut
-from gpuyard.model.plan import Action, Bind, Evict, Move, Plan, Promise
-from gpuyard.model.snapshot import Change, JobGone, JobSeen, QueuesSet
-from gpuyard.policies.policy import Policy
-from gpuyard.scheduler.cycle import plan
-from gpuyard.scheduler.edits import changes_of
-from gpuyard.scheduler.ledger import Ledger
+import msgspec
 
-MAX_TRIALS: Final = 20
-"""Complete plans made to explain one job; what has not been found by then is not offered."""
-
-_ORDER: Final = tuple(Effect)
+from gpuyard.model.jobs import Job, Task, TaskState
+from gpuyard.scheduler.blocks import Block
+from gpuyard.scheduler.draft import Draft, Evicted, Left, Placed
+from gpuyard.scheduler.gang import Gang
+from gpuyard.scheduler.headroom import blockers
+from gpuyard.scheduler.jobbook import LineKey, Waiter, next_waiter
+from gpuyard.scheduler.moves import has_place
+from gpuyard.scheduler.ordering import Turns
+from gpuyard.scheduler.placement import Placer
 
 
 class Trial:
-    """Ways out for one job, tried one by one."""
+    """One set of blocks, which the draft has evicted since a mark."""
 
-    def __init__(self, ledger: Ledger, policy: Policy, job: str, before: Plan) -> None:
-        self.ledger = ledger
-        self.policy = policy
-        self.job = job
-        self.before = before
-        self._tried: dict[tuple[Edit, ...], Plan | None] = {}
+    def __init__(self, draft: Draft, waiter: Waiter, blocks: Sequence[Block], others: Sequence[Left]) -> None:
+        self.draft = draft
+        self.waiter = waiter
+        self.blocks = blocks
+        self.others = others
+        self.placer = Placer(draft)
+        self.returned: dict[str, Placed] = {}
+        """Per evicted task the place it gets, old or new."""
+        self._victims = _Victims(draft, blocks)
 
-    def way(self, kind: WayKind, edits: tuple[Edit, ...]) -> WayOut | None:
-        """The way out that these edits are; None where the job would still wait."""
-        after = self._plan(edits) if edits else None
-        if after is None:
+    def run(self, may_move: bool, job_first: bool) -> bool:
+        """Whether the job gets its places. Leaves them, and those of who returned, in the draft."""
+        if job_first and not self._place(self.waiter):
+            return False
+        placed = job_first
+        turns = self._turns(() if job_first else self.others)
+        while (waiter := turns.next()) is not None:
+            if waiter is self.waiter:
+                if not self._place(waiter):
+                    return False
+                placed = True
+                turns.served(waiter, None)
+            elif waiter.job.id in self._victims.leaves and self._return(waiter, may_move):
+                turns.served(waiter, self._victims.next_of(waiter, self.draft.given(waiter)))
+            else:
+                turns.dropped(waiter)
+        return placed
+
+    def staying(self) -> list[Block]:
+        """Blocks that got their old places back."""
+        return [block for block in self.blocks if all(self._same_place(holding) for holding in block.holdings)]
+
+    def _same_place(self, holding: tuple[Task, int, object, object]) -> bool:
+        placed = self.returned.get(holding[0].id)
+        return placed is not None and (placed.position, placed.shares) == (holding[1], holding[2])
+
+    def all_returned(self) -> bool:
+        return all(holding.task.id in self.returned for block in self.blocks for holding in block.holdings)
+
+    def _turns(self, others: Sequence[Left]) -> Turns:
+        lines: dict[LineKey, Sequence[tuple[int, str]]] = {left.waiter.line: left.line for left in others}
+        starts = {left.waiter.line: left.start for left in others}
+        first = {left.waiter.job.id: left.waiter for left in others}
+        lines |= self._victims.lines()
+        waiters = ChainMap(first, self._victims, self.draft.ledger.lines.waiters)  # type: ignore[arg-type]
+        return Turns(self.draft, lines, waiters, starts)
+
+    def _place(self, waiter: Waiter) -> bool:
+        self.draft.search_steps_left -= len(waiter.shapes)
+        if blockers(self.draft.queues, waiter.leaf, waiter.at_least, waiter.firm):
+            return False
+        return self.placer.place(waiter)
+
+    def _return(self, waiter: Waiter, may_move: bool) -> bool:
+        """Give a chunk that gave way its old places, else others."""
+        tasks = list(waiter.chunk.all_tasks())
+        if any(task.id not in self._victims.evicted for task in tasks):
+            return False
+        before = len(self.draft.placed)
+        if not self._put_back(waiter, tasks) and not (may_move and self._place(waiter)):
+            return False
+        self.returned |= {placed.task.id: placed for placed in self.draft.placed[before:]}
+        return True
+
+    def _put_back(self, waiter: Waiter, tasks: list[Task]) -> bool:
+        draft, mark = self.draft, self.draft.mark()
+        if blockers(draft.queues, waiter.leaf, waiter.at_least, waiter.firm):
+            return False
+        for task in tasks:
+            holding = self._victims.evicted[task.id]
+            frame = draft.nodes.frames[holding.position]
+            if not has_place(draft.nodes.later[holding.position], task.request, holding.shares, frame):
+                draft.rollback(mark)
+                return False
+            placed = Placed(waiter, task, draft.shapes.of(task.request), holding.position, waits=True)
+            placed.shares = holding.shares
+            draft.book(placed)
+        return True
+
+
+class _Victims(Mapping[str, Waiter]):
+    """Those who gave way, as jobs that wait: their next chunks are made when their turn comes."""
+
+    def __init__(self, draft: Draft, blocks: Sequence[Block]) -> None:
+        self.draft = draft
+        self.evicted = {holding.task.id: holding for block in blocks for holding in block.holdings}
+        self.leaves = {block.job.id: block.leaf for block in blocks}
+        self._jobs = {block.job.id: block.job for block in blocks}
+        self._gangs: dict[str, Gang] = {}
+
+    def __getitem__(self, id: str) -> Waiter:
+        waiter = self._made(id) if id in self._jobs else None
+        if waiter is None:
+            raise KeyError(id)
+        return waiter
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._jobs)
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    def _made(self, id: str) -> Waiter | None:
+        gang = self._gangs.get(id)
+        if gang is None:
+            gang = self._gangs[id] = Gang(_waiting_again(self._jobs[id], self.evicted))
+        return next_waiter(gang.job, self.leaves[id], gang, self.draft.shapes)
+
+    def next_of(self, waiter: Waiter, given: dict[str, tuple[str, bool]]) -> Waiter | None:
+        """What a job that has got something back wants next."""
+        gang = self._gangs[waiter.job.id]
+        gang.place(waiter.chunk, given)
+        following = next_waiter(gang.job, waiter.leaf, gang, self.draft.shapes)
+        if following is None or any(task.id not in self.evicted for task in following.chunk.all_tasks()):
             return None
-        given = [action for action in after.actions if isinstance(action, Bind | Promise) and action.job == self.job]
-        if not given:
-            return None
-        ended = {edit.subject for edit in edits}
-        costs = tuple(cost for cost in costs_of(self.before, after, self.job) if cost.job not in ended)
-        return WayOut(kind, edits, costs, promised=not any(isinstance(action, Bind) for action in given))
+        return following
 
-    def _plan(self, edits: tuple[Edit, ...]) -> Plan | None:
-        """The next plan after the edits; None where these were tried already, or enough has been tried."""
-        if edits in self._tried or len(self._tried) >= MAX_TRIALS:
-            return None
-        changes = changes_of(edits, self.ledger.jobs, self.ledger.queue_tree)
-        back = [self._inverse(change) for change in changes]
-        self.ledger.apply(changes)
-        try:
-            self._tried[edits] = found = plan(self.ledger, self.policy)
-        finally:
-            self.ledger.apply(back)
-        return found
-
-    def _inverse(self, change: Change) -> Change:
-        match change:
-            case JobSeen(job):
-                return JobSeen(self.ledger.jobs[job.id])
-            case JobGone(id):
-                return JobSeen(self.ledger.jobs[id])
-            case _:
-                return QueuesSet(self.ledger.queue_tree)
+    def lines(self) -> dict[LineKey, list[tuple[int, str]]]:
+        """Lines of their own: nobody who gave way stands in a line with someone who was waiting."""
+        lines: dict[LineKey, list[tuple[int, str]]] = {}
+        for id, job in self._jobs.items():
+            if len(job.tasks) == 1:
+                stage, signature = 0, self.draft.shapes.of(job.tasks[0].request).id
+                key: LineKey = (self.leaves[id], -job.priority, stage, False, ("gave way", signature))
+            else:
+                waiter = self._made(id)
+                if waiter is None:
+                    continue
+                key = (*waiter.line[:4], ("gave way", id))
+            lines.setdefault(key, []).append((job.submitted_at_ms, id))
+        for line in lines.values():
+            line.sort()
+        return lines
 
 
-def costs_of(before: Plan, after: Plan, job: str) -> tuple[Cost, ...]:
-    """What happens to others in one plan and not in the other: who must go, who must move, who gets no place."""
-    disturbed = _disturbed(after.actions) - _disturbed(before.actions)
-    left_out = _placed(before.actions) - _placed(after.actions)
-    counts = Counter((effect, id) for id, _, effect in disturbed if id != job)
-    counts.update((Effect.WAITS, id) for id, _ in left_out if id != job)
-    ordered = sorted(counts.items(), key=lambda entry: (_ORDER.index(entry[0][0]), entry[0][1]))
-    return tuple(Cost(id, effect, tasks) for (effect, id), tasks in ordered)
+def _waiting_again(job: Job, evicted: Mapping[str, object]) -> Job:
+    """The job as if its evicted tasks waited for a place."""
+    tasks = [
+        msgspec.structs.replace(task, state=TaskState.PENDING, node="", shares=()) if task.id in evicted else task
+        for task in job.tasks
+    ]
+    return msgspec.structs.replace(job, tasks=tuple(tasks))
 
 
-def costs_for(actions: Iterable[Action], job: str) -> tuple[Cost, ...]:
-    """Who gives way to a job, by the reasons the actions carry."""
-    mine = Plan(tuple(action for action in actions if action.reason.beneficiary == job))
-    return costs_of(Plan(), mine, job)
-
-
-def _disturbed(actions: Iterable[Action]) -> set[tuple[str, str, Effect]]:
-    return {
-        (action.job, action.task, Effect.EVICTED if isinstance(action, Evict) else Effect.MOVED)
-        for action in actions
-        if isinstance(action, Evict | Move)
-    }
-
-
-def _placed(actions: Iterable[Action]) -> set[tuple[str, str]]:
-    return {(action.job, action.task) for action in actions if isinstance(action, Bind | Promise)}
+def note_moves(draft: Draft, mark: int, returned: Mapping[str, Placed]) -> None:
+    """Tell those evicted since the mark where they go instead."""
+    for entry in draft.log[mark:]:
+        if isinstance(entry, Evicted):
+            entry.moved_to = returned.get(entry.holding.task.id)
+            if entry.moved_to is not None:
+                entry.moved_to.moves = True

@@ -7,6 +7,7 @@ cycle has placed anything, and when it has placed everything), and each is then 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from heapq import nsmallest
 from operator import sub
 from typing import Final
 
@@ -27,9 +28,10 @@ from gpuyard.scheduler.headroom import blockers
 from gpuyard.scheduler.jobbook import Waiter, waiter_of
 from gpuyard.scheduler.ledger import Ledger
 from gpuyard.scheduler.placement import Placer
+from gpuyard.scheduler.queuebook import QueueFrame
 from gpuyard.scheduler.resources import GPU_AT
 from gpuyard.scheduler.shapes import Shape
-from gpuyard.scheduler.trial import Trial
+from gpuyard.scheduler.tryout import Tryout
 
 GIB: Final = 1 << 30
 MAX_MODELS_TRIED: Final = 3
@@ -63,7 +65,7 @@ class WaysOut:
         self.why = why
         self.tokens = {reason.token for reason in why}
         self.waiter = self.ledger.lines.waiters.get(job.id)
-        self.trial = Trial(self.ledger, policy, job.id, before)
+        self.tryout = Tryout(self.ledger, policy, job.id, before)
         self._rooms: tuple[Takes, ...] = ()
 
     def all(self) -> tuple[WayOut, ...]:
@@ -81,7 +83,7 @@ class WaysOut:
         return tuple(sorted(found, key=_price))
 
     def _first(self, kind: WayKind, candidates: Iterable[tuple[Edit, ...]]) -> WayOut | None:
-        return next((way for edits in candidates if (way := self.trial.way(kind, edits))), None)
+        return next((way for edits in candidates if (way := self.tryout.way(kind, edits))), None)
 
     @property
     def rooms(self) -> tuple[Takes, ...]:
@@ -157,7 +159,7 @@ class WaysOut:
     def _preemptible(self) -> WayOut | None:
         if self.job.preemptible or Token.OVER_QUOTA not in self.tokens:
             return None
-        return self.trial.way(WayKind.PREEMPTIBLE, (Edit(Field.PREEMPTIBLE, self.job.id, before=0, after=1),))
+        return self.tryout.way(WayKind.PREEMPTIBLE, (Edit(Field.PREEMPTIBLE, self.job.id, before=0, after=1),))
 
     # More for its queue ------------------------------------------------------------------------------------------
 
@@ -169,7 +171,7 @@ class WaysOut:
             return self._first(WayKind.RAISE_QUOTA, self._bounds((Token.OVER_QUOTA, Token.OVER_LIMIT)))
         if not self.tokens & _SPACE or Token.OVER_LIMIT in self.tokens or not self._takes_from_others():
             return None
-        return self.trial.way(WayKind.RAISE_QUOTA, owed_edits(self.draft, self.waiter))
+        return self.tryout.way(WayKind.RAISE_QUOTA, owed_edits(self.draft, self.waiter))
 
     def _raised_limit(self) -> WayOut | None:
         if Token.OVER_LIMIT not in self.tokens or Token.OVER_QUOTA in self.tokens:
@@ -197,21 +199,26 @@ class WaysOut:
         ending = {*self._under_limits(), *(self._in_the_way(self.waiter) if self.tokens & _SPACE else ())}
         if not ending or len(ending) > MAX_ENDING or self.job.id in ending:
             return None
-        return self.trial.way(WayKind.WAIT, tuple(Edit(Field.ENDS, id) for id in sorted(ending)))
+        return self.tryout.way(WayKind.WAIT, tuple(Edit(Field.ENDS, id) for id in sorted(ending)))
 
     def _under_limits(self) -> Iterator[str]:
-        """Running jobs of queues that are at their limit: the first to end, until enough is free."""
-        for reason in self.why:
-            if reason.token is Token.OVER_LIMIT and reason.resource == GPU:
-                yield from _until(reason.need - reason.have, self._holding(reason.subject)) or ()
+        """Running jobs of the lowest queue at its limit, the first to end: what they free also counts further up."""
+        over = [reason for reason in self.why if reason.token is Token.OVER_LIMIT and reason.resource == GPU]
+        if over:
+            lowest = max(over, key=lambda reason: len(self._frame(reason.subject).path))
+            missing = max(reason.need - reason.have for reason in over)
+            yield from _until(missing, self._holding(lowest.subject)) or ()
+
+    def _frame(self, queue: str) -> QueueFrame:
+        books = self.ledger.queues
+        return books.frames[books.by_name[queue]]
 
     def _holding(self, queue: str) -> list[tuple[int, str]]:
-        """What each running job of a queue or below it holds in GPU milli, those that end first before the others."""
-        books = self.ledger.queues
-        at = books.by_name[queue]
-        under = {frame.name for frame in books.frames if at in frame.path}
-        jobs = [job for job in self.ledger.jobs.values() if job.queue in under]
-        return _by_end((job, _held_milli(job.tasks)) for job in jobs)
+        """GPU milli that the running jobs of a queue or below it hold: of the few that end first."""
+        at = self._frame(queue).at
+        under = {frame.name for frame in self.ledger.queues.frames if at in frame.path}
+        running = [job for job in self.ledger.jobs.values() if job.queue in under and _runs(job)]
+        return [(_held_milli(job.tasks), job.id) for job in nsmallest(MAX_ENDING, running, key=_end)]
 
     def _in_the_way(self, waiter: Waiter) -> Iterator[str]:
         """On the nodes that lack least: the first to end, until there is room. Looks at GPUs only."""
@@ -245,7 +252,8 @@ class WaysOut:
         on_node: dict[str, tuple[Job, list[Task]]] = {}
         for task, job in self.ledger.nodes.tasks_on[position]:
             on_node.setdefault(job.id, (job, []))[1].append(task)
-        return _by_end((job, _held_milli(tasks)) for job, tasks in on_node.values())
+        ordered = sorted(on_node.values(), key=lambda entry: _end(entry[0]))
+        return [(amount, job.id) for job, tasks in ordered if (amount := _held_milli(tasks))]
 
 
 class Room:
@@ -355,16 +363,15 @@ def _held_milli(tasks: Iterable[Task]) -> int:
     return sum(share.gpu_milli for task in tasks if task.state is TaskState.RUNNING for share in task.shares)
 
 
-def _by_end(holding: Iterable[tuple[Job, int]]) -> list[tuple[int, str]]:
-    """Amounts by job, those whose end is known and near first, then those that have run longest."""
-    listed = sorted((_end(job), job.id, amount) for job, amount in holding if amount)
-    return [(amount, id) for _, id, amount in listed]
+def _runs(job: Job) -> bool:
+    return any(task.state is TaskState.RUNNING for task in job.tasks)
 
 
-def _end(job: Job) -> tuple[bool, int]:
-    started = min(task.started_at_ms for task in job.tasks if task.state is TaskState.RUNNING)
+def _end(job: Job) -> tuple[bool, int, str]:
+    """Those whose end is known and near come first, then those that have run longest."""
+    started = job.tasks[0].started_at_ms
     lasts = job.estimate_ms if job.estimate_ms is not None else job.run_limit_ms
-    return lasts is None, started + (lasts or 0)
+    return lasts is None, started + (lasts or 0), job.id
 
 
 def _until(missing: int, holding: list[tuple[int, str]]) -> list[str] | None:

@@ -1,0 +1,172 @@
+"""Blocks: what a running job gives up at a time, with what that frees and what it costs.
+
+A block is one surplus task of an elastic job, else the whole gang. Its cost is the work lost since the last
+checkpoint and by starting again; of equal costs the fewer jobs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from heapq import merge
+from itertools import chain, groupby
+from typing import Final
+
+from gpuyard.model.jobs import Job, Task, TaskState
+from gpuyard.scheduler.draft import Draft, Evicted, Holding
+from gpuyard.scheduler.gang import Yielding
+from gpuyard.scheduler.resources import GPU_AT, Amounts, plus
+from gpuyard.scheduler.yielding import StayKey, losing_since_ms, started_at_ms
+
+PER_JOB: Final = 1
+WORK: Final = 1_000_000
+"""Costs are work first and number of jobs second: one unit of work outweighs a million jobs."""
+
+ABOVE_MINIMUM: Final = 2
+"""The stage of a job that has more than its minimum."""
+
+
+class Block:
+    """Something that can give way as a unit."""
+
+    __slots__ = ("amounts", "before", "cost", "holdings", "index", "job", "leaf", "surplus")
+
+    def __init__(self, job: Job, leaf: int, holdings: tuple[Holding, ...], cost: int, surplus: bool) -> None:
+        self.job = job
+        self.leaf = leaf
+        self.holdings = holdings
+        self.cost = cost
+        self.surplus = surplus
+        """Above the minimum of its job, which runs on without it."""
+        self.before: tuple[Block, ...] = ()
+        """What its job gives up before it."""
+        self.index = -1
+        """Its place in the order in which blocks must give way."""
+        amounts: Amounts = holdings[0].amounts
+        for holding in holdings[1:]:
+            amounts = plus(amounts, holding.amounts)
+        self.amounts = amounts
+
+    def evicted(self) -> Iterator[Evicted]:
+        return (Evicted(self.job, self.leaf, holding) for holding in self.holdings)
+
+
+class Blocks:
+    """The blocks of running jobs, made when first asked for."""
+
+    def __init__(self, draft: Draft) -> None:
+        self._draft = draft
+        self._made: dict[str, tuple[Block, ...]] = {}
+
+    def of(self, job: Job, leaf: int) -> tuple[Block, ...]:
+        """In the order they go. Nothing where the job was already disturbed in this cycle, or cannot free anything."""
+        known = self._made.get(job.id)
+        if known is None:
+            known = self._made[job.id] = tuple(self._make(job, leaf))
+        return () if job.id in self._draft.disturbed else known
+
+    def _make(self, job: Job, leaf: int) -> Iterator[Block]:
+        if len(job.tasks) == 1:
+            holding = self._holding(job, job.tasks[0])
+            if holding is not None:
+                yield Block(job, leaf, (holding,), self._cost(job, (holding,)), surplus=False)
+            return
+        before: tuple[Block, ...] = ()
+        left = sum(task.state is TaskState.RUNNING for task in job.tasks)
+        for tasks in Yielding(job).blocks():
+            found = [self._holding(job, task) for task in tasks]
+            holdings = tuple([holding for holding in found if holding is not None])
+            if len(holdings) < len(tasks):
+                return
+            left -= len(tasks)
+            block = Block(job, leaf, holdings, self._cost(job, holdings), surplus=left > 0)
+            block.before = before
+            before = (*before, block)
+            yield block
+
+    def _holding(self, job: Job, task: Task) -> Holding | None:
+        """None where stopping the task frees nothing that can be counted on."""
+        draft = self._draft
+        position = draft.nodes.at.get(task.node, -1)
+        if position < 0 or not draft.nodes.sound(position):
+            return None
+        amounts = draft.ledger.amounts(task, draft.shapes.of(task.request), position)
+        return Holding(task, position, draft.nodes.held(job, task), amounts)
+
+    def _cost(self, job: Job, holdings: tuple[Holding, ...]) -> int:
+        lost_ms = max(0, self._draft.ledger.now_ms - losing_since_ms(job))
+        # Tasks without a GPU weigh a little, too: of two otherwise equal ones the one that has run for less goes.
+        weight = sum(holding.amounts[GPU_AT] for holding in holdings) + 1
+        return weight * lost_ms * WORK + PER_JOB
+
+
+def in_yielding_order(draft: Draft, made: Blocks, leaf: int, min_runtime_ms: int) -> Iterator[Block]:
+    """The blocks of a queue's jobs in the order they go: low priority first, what is above a minimum before the rest.
+
+    A job that has run for less than the minimum run time gives only what it has above its minimum.
+    """
+    yielders = draft.ledger.yielders[leaf]
+    safe_after_ms = draft.ledger.now_ms - min_runtime_ms
+    for _, keys in groupby(reversed(yielders.order()), key=lambda key: key[0]):
+        entries = ((key, block) for key in keys for block in made.of(yielders.jobs[key[4]], leaf))
+        for block in _surplus_first(entries):
+            if block.surplus or not min_runtime_ms or started_at_ms(block.job) <= safe_after_ms:
+                yield block
+
+
+def _surplus_first(entries: Iterator[tuple[StayKey, Block]]) -> Iterator[Block]:
+    """What is above a minimum as it comes; then the rest of those jobs, in their place among all others.
+
+    Jobs that are above their minimum come before those that are not.
+    """
+    rests: list[tuple[StayKey, Block]] = []
+    for key, block in entries:
+        if key[1] < ABOVE_MINIMUM:
+            entries = chain(((key, block),), entries)
+            break
+        if block.surplus:
+            yield block
+        else:
+            rests.append((key, block))
+    yield from (block for _, block in (merge(rests, entries, key=_age, reverse=True) if rests else entries))
+
+
+def _age(entry: tuple[StayKey, Block]) -> tuple[int, int, str]:
+    return entry[0][2:]
+
+
+def same_rank(blocks: Iterator[Block], last: Block) -> Iterator[Block]:
+    """The blocks after `last` that are of its queue and job priority."""
+    reached = False
+    for block in blocks:
+        if reached:
+            if block.leaf == last.leaf and block.job.priority != last.job.priority:
+                return
+            yield block
+        reached = reached or block is last
+
+
+def closure(blocks: Sequence[Block]) -> list[Block]:
+    """The blocks and what their jobs give up before them, each once."""
+    found: dict[int, Block] = {}
+    for block in blocks:
+        for one in (*block.before, block):
+            found[id(one)] = one
+    return list(found.values())
+
+
+def by_index(blocks: Sequence[Block]) -> list[Block]:
+    """In the order in which they must give way."""
+    return sorted(blocks, key=lambda block: block.index)
+
+
+class Anyone:
+    """The judge where every set of blocks is allowed."""
+
+    def allows(self, blocks: Sequence[Block]) -> bool:
+        return True
+
+    def take(self, blocks: Sequence[Block]) -> None:
+        pass
+
+    def shortfall(self) -> int:
+        return 0

@@ -1,0 +1,198 @@
+"""Move running jobs together, so that a job fits that fits nowhere although enough is free in all.
+
+Place in the flow: after allocate, before anyone has to give anything up. Every move has a price, moves are budgeted,
+and whoever is moved has a new place before the plan says so. Invariant: nobody is left without a place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import numpy as np
+
+from gpuyard.model.jobs import Job, TaskState
+from gpuyard.model.reasons import Reason, Token
+from gpuyard.scheduler.blocks import WORK, Block, Blocks, by_index
+from gpuyard.scheduler.columns import Ints
+from gpuyard.scheduler.draft import Draft, Left
+from gpuyard.scheduler.jobbook import Waiter
+from gpuyard.scheduler.resources import GPU_AT
+from gpuyard.scheduler.search import Search
+from gpuyard.scheduler.shapes import Shape
+from gpuyard.scheduler.yielding import started_at_ms, stay_key
+
+NODES_LOOKED_AT: Final = 64
+"""Of the nodes that lack least, so many are priced for one job; for a gang as many more as it has tasks."""
+
+ATTEMPTS: Final = 8
+"""Sets of nodes tried for one job before it is left alone."""
+
+UNBOUNDED: Final = 1 << 60
+
+
+class Consolidate:
+    """One run of the step."""
+
+    def __init__(self, draft: Draft) -> None:
+        self.draft = draft
+        self.blocks = Blocks(draft)
+        self.budget = draft.policy.consolidation
+        self.moves_left = _moves_left(draft)
+        self.moved: dict[str, int] = {}
+        """Tasks moved so far, per queue and per job."""
+
+    def attempt(self, waiter: Waiter, others: list[Left]) -> bool:
+        """Place a job by moving others. Only a job that may itself be preempted makes others move."""
+        if waiter.firm or self.moves_left <= 0 or not self._enough_in_total(waiter):
+            return False
+        avoided: set[int] = set()
+        for _ in range(ATTEMPTS):
+            rules = ConsolidateRules(self, waiter, avoided)
+            if Search(self.draft, waiter, rules, others).run():
+                return True
+            if rules.tried <= avoided:
+                return False
+            avoided |= rules.tried
+        return False
+
+    def note(self, block: Block) -> None:
+        """Count the moves of a block that goes."""
+        count = len(block.holdings)
+        self.moves_left -= count
+        for name in (block.job.queue, f"job {block.job.id}"):
+            self.moved[name] = self.moved.get(name, 0) + count
+
+    def affordable(self, blocks: Sequence[Block]) -> bool:
+        """Whether moving all of these is within every budget."""
+        if sum(len(block.holdings) for block in blocks) > self.moves_left:
+            return False
+        most = self.budget.max_price
+        if most is not None and sum(block.cost // WORK for block in blocks) > most * 1000:
+            return False
+        return all(self._within(name, most, blocks) for name, most in self._budgets(blocks).items())
+
+    def _budgets(self, blocks: Sequence[Block]) -> dict[str, int]:
+        budgets: dict[str, int] = {}
+        for block in blocks:
+            queue = self.draft.queues.frames[block.leaf].queue.disruption_budget
+            if queue is not None:
+                budgets[block.job.queue] = queue
+            if block.job.disruption_budget is not None:
+                budgets[f"job {block.job.id}"] = block.job.disruption_budget
+        return budgets
+
+    def _within(self, name: str, most: int, blocks: Sequence[Block]) -> bool:
+        more = sum(len(block.holdings) for block in blocks if name in (block.job.queue, f"job {block.job.id}"))
+        return self.moved.get(name, 0) + more <= most
+
+    def movable(self, job: Job) -> bool:
+        if not job.preemptible or not job.movable or job.queue not in self.draft.queues.by_name:
+            return False
+        return self.draft.ledger.now_ms >= started_at_ms(job) + self.budget.min_runtime_ms
+
+    def blocks_on(self, position: int) -> Iterator[Block]:
+        """What could be moved off a node."""
+        seen: set[str] = set()
+        for task, job in self.draft.nodes.tasks_on[position]:
+            if task.state is not TaskState.RUNNING or job.id in seen or not self.movable(job):
+                continue
+            seen.add(job.id)
+            for block in self.blocks.of(job, self.draft.queues.leaf_at(job.queue)):
+                if any(holding.position == position for holding in block.holdings):
+                    yield block
+
+    def _enough_in_total(self, waiter: Waiter) -> bool:
+        """Moves free nothing in all: where too little is free, they cannot help."""
+        need = waiter.at_least[GPU_AT]
+        return bool(need) and int(free_milli(self.draft).sum()) >= need
+
+
+class ConsolidateRules:
+    """Anyone who may be moved, on the nodes that lack least for the job."""
+
+    may_move = True
+    must_move = True
+    job_first = True
+
+    def __init__(self, step: Consolidate, waiter: Waiter, avoided: set[int]) -> None:
+        self.step = step
+        self.waiter = waiter
+        self.avoided = avoided
+        self.tried: set[int] = set()
+        """Nodes of sets that were proposed."""
+
+    def blocks(self) -> Iterator[Block]:
+        """Whoever would be served last moves first, where the price is the same. A job does not move itself."""
+        found = {id(block): block for position in self._nodes() for block in self.step.blocks_on(position)}
+        others = [block for block in found.values() if block.job.id != self.waiter.job.id]
+        return iter(sorted(others, key=lambda block: stay_key(block.job), reverse=True))
+
+    def _nodes(self) -> list[int]:
+        """Nodes that lack something for the largest task and could have it, those that lack least first."""
+        draft, shape = self.step.draft, max(self.waiter.shapes, key=_size)
+        lacking = shape.at_least[GPU_AT] - free_milli(draft)
+        possible = draft.eligibility.nodes(shape.request.where) & (draft.eligibility.gpu_all >= shape.at_least[GPU_AT])
+        possible &= lacking <= self.step.moves_left * shape.at_least[GPU_AT]
+        positions = np.flatnonzero(possible)
+        ordered = positions[np.argsort(lacking[positions], kind="stable")].tolist()
+        most = NODES_LOOKED_AT + len(self.waiter.shapes)
+        return [position for position in ordered if position not in self.avoided][:most]
+
+    def alternatives(self, last: Block) -> Iterator[Block]:
+        """All of them: nobody comes first, only the price counts."""
+        following = self.blocks()
+        for block in following:
+            if block is last:
+                yield from following
+
+    def judge(self) -> _Budget:
+        return _Budget(self.step)
+
+    def in_order(self, chosen: Sequence[Block]) -> list[Block]:
+        return by_index(chosen)
+
+    def allows(self, chosen: Sequence[Block]) -> bool:
+        self.tried |= {holding.position for block in chosen for holding in block.holdings}
+        return self.step.affordable(chosen)
+
+    def reason(self, block: Block, moved: bool) -> Reason:
+        self.step.note(block)
+        return Reason(Token.MOVED, subject=block.job.queue, beneficiary=self.waiter.job.id)
+
+
+class _Budget:
+    """Judges a set by what its moves may cost."""
+
+    def __init__(self, step: Consolidate) -> None:
+        self.step = step
+        self.taken: list[Block] = []
+
+    def allows(self, blocks: Sequence[Block]) -> bool:
+        return self.step.affordable([*self.taken, *blocks])
+
+    def take(self, blocks: Sequence[Block]) -> None:
+        self.taken += blocks
+
+    def shortfall(self) -> int:
+        return 0
+
+
+def free_milli(draft: Draft) -> Ints:
+    """What is free of every node's GPUs, once what is ending has ended."""
+    columns = draft.nodes.later_columns()
+    columns.sync()
+    free: Ints = columns.gpu_milli.clip(0)
+    return free
+
+
+def _moves_left(draft: Draft) -> int:
+    budget = draft.policy.consolidation
+    left = UNBOUNDED if budget.max_moves_per_cycle is None else budget.max_moves_per_cycle
+    if budget.max_moves_per_hour is not None:
+        left = min(left, budget.max_moves_per_hour - draft.ledger.moves_last_hour)
+    return max(left, 0)
+
+
+def _size(shape: Shape) -> tuple[int, ...]:
+    return shape.asked

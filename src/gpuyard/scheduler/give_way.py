@@ -1,0 +1,54 @@
+"""The frame of every step that makes running jobs give way: whoever still waits, in turn, is tried once.
+
+A job that waits out its preemption delay makes nobody yield. What fails is remembered by what it asks for, so that
+nothing alike is tried again before something has changed.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from gpuyard.scheduler.draft import Draft, Left
+from gpuyard.scheduler.headroom import blockers
+from gpuyard.scheduler.jobbook import Waiter
+from gpuyard.scheduler.ordering import Turns
+from gpuyard.scheduler.placement import Placer
+
+
+class Step(Protocol):
+    """One way of making room."""
+
+    def attempt(self, waiter: Waiter, others: list[Left]) -> bool:
+        """Place the waiter, whose turn comes among the others; False leaves the draft as it was."""
+        ...
+
+
+def make_room(draft: Draft, step: Step) -> None:
+    """Try everyone who still waits."""
+    turns = Turns.of_left(draft, draft.left)
+    placer = Placer(draft)
+    left: list[Left] = []
+    failed: set[object] = set()
+    while (waiter := turns.next()) is not None:
+        kind = (waiter.leaf, waiter.rank[0], waiter.firm, waiter.signature)
+        worth_trying = kind not in failed and _may_disturb(draft, waiter)
+        if worth_trying and (_fits(draft, placer, waiter) or step.attempt(waiter, [*left, *turns.left()])):
+            failed.clear()
+            turns.served(waiter, None)
+        else:
+            failed.add(kind)
+            left.append(turns.dropped(waiter))
+    draft.left[:] = left
+
+
+def _fits(draft: Draft, placer: Placer, waiter: Waiter) -> bool:
+    """Whether what others who gave way have left over is enough."""
+    if not draft.nodes.later or blockers(draft.queues, waiter.leaf, waiter.at_least, waiter.firm):
+        return False
+    return placer.place(waiter)
+
+
+def _may_disturb(draft: Draft, waiter: Waiter) -> bool:
+    job = waiter.job
+    since_ms = max(job.submitted_at_ms, job.last_evicted_at_ms or 0)
+    return draft.ledger.now_ms >= since_ms + job.preemption_delay_ms

@@ -1,0 +1,74 @@
+"""Inside a queue, a job makes way for one of strictly higher priority.
+
+Place in the flow: after reclaim. Elastic jobs give what they have above their minimum first. Invariant: nobody gives
+way to a job of the same or a lower priority, and nothing leaves the queue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import takewhile
+
+from gpuyard.model.reasons import Reason, Token
+from gpuyard.scheduler.blocks import Anyone, Block, Blocks, by_index, in_yielding_order, same_rank
+from gpuyard.scheduler.draft import Draft, Left
+from gpuyard.scheduler.jobbook import Waiter
+from gpuyard.scheduler.search import Search
+
+
+class Preempt:
+    """One run of the step."""
+
+    def __init__(self, draft: Draft) -> None:
+        self.draft = draft
+        self.blocks = Blocks(draft)
+
+    def attempt(self, waiter: Waiter, others: list[Left]) -> bool:
+        rules = PreemptRules(self, waiter)
+        return rules.any_lower() and Search(self.draft, waiter, rules, others).run()
+
+
+class PreemptRules:
+    """Jobs of the same queue and of lower priority."""
+
+    must_move = False
+    job_first = False
+
+    def __init__(self, step: Preempt, waiter: Waiter) -> None:
+        self.step = step
+        self.draft = step.draft
+        self.waiter = waiter
+        self.may_move = step.draft.policy.reclaim_moves
+        self._min_runtime_ms = self._nearest_min_runtime_ms()
+
+    def any_lower(self) -> bool:
+        order = self.draft.ledger.yielders[self.waiter.leaf].order()
+        return bool(order) and -order[-1][0] < self.waiter.job.priority
+
+    def blocks(self) -> Iterator[Block]:
+        in_order = in_yielding_order(self.draft, self.step.blocks, self.waiter.leaf, self._min_runtime_ms)
+        return takewhile(lambda block: block.job.priority < self.waiter.job.priority, in_order)
+
+    def alternatives(self, last: Block) -> Iterator[Block]:
+        return same_rank(self.blocks(), last)
+
+    def judge(self) -> Anyone:
+        return Anyone()
+
+    def in_order(self, chosen: Sequence[Block]) -> list[Block]:
+        return by_index(chosen)
+
+    def allows(self, chosen: Sequence[Block]) -> bool:
+        return True
+
+    def reason(self, block: Block, moved: bool) -> Reason:
+        name = self.draft.queues.frames[block.leaf].name
+        return Reason(Token.MOVED if moved else Token.PREEMPTED, subject=name, beneficiary=self.waiter.job.id)
+
+    def _nearest_min_runtime_ms(self) -> int:
+        frames = self.draft.queues.frames
+        for at in frames[self.waiter.leaf].path:
+            value = frames[at].queue.preempt_min_runtime_ms
+            if value is not None:
+                return value
+        return 0
