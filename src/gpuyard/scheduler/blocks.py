@@ -28,13 +28,14 @@ ABOVE_MINIMUM: Final = 2
 class Block:
     """Something that can give way as a unit."""
 
-    __slots__ = ("amounts", "before", "cost", "holdings", "index", "job", "leaf", "surplus")
+    __slots__ = ("amounts", "before", "cost", "holdings", "index", "job", "leaf", "lost_ms", "surplus")
 
-    def __init__(self, job: Job, leaf: int, holdings: tuple[Holding, ...], cost: int, surplus: bool) -> None:
+    def __init__(self, job: Job, leaf: int, holdings: tuple[Holding, ...], lost_ms: int, surplus: bool) -> None:
         self.job = job
         self.leaf = leaf
         self.holdings = holdings
-        self.cost = cost
+        self.lost_ms = lost_ms
+        """How long each of its tasks has worked for nothing if it goes."""
         self.surplus = surplus
         """Above the minimum of its job, which runs on without it."""
         self.before: tuple[Block, ...] = ()
@@ -45,9 +46,11 @@ class Block:
         for holding in holdings[1:]:
             amounts = plus(amounts, holding.amounts)
         self.amounts = amounts
+        # Tasks without a GPU weigh a little, too: of two otherwise equal ones the one that has run for less goes.
+        self.cost = (amounts[GPU_AT] + 1) * lost_ms * WORK + PER_JOB
 
-    def evicted(self) -> Iterator[Evicted]:
-        return (Evicted(self.job, self.leaf, holding) for holding in self.holdings)
+    def evicted(self) -> list[Evicted]:
+        return [Evicted(self.job, self.leaf, holding) for holding in self.holdings]
 
 
 class Blocks:
@@ -61,24 +64,29 @@ class Blocks:
         """In the order they go. Nothing where the job was already disturbed in this cycle, or cannot free anything."""
         known = self._made.get(job.id)
         if known is None:
-            known = self._made[job.id] = tuple(self._make(job, leaf))
+            known = self._made[job.id] = (
+                self._single(job, leaf) if len(job.tasks) == 1 else tuple(self._make(job, leaf))
+            )
         return () if job.id in self._draft.disturbed else known
 
+    def _single(self, job: Job, leaf: int) -> tuple[Block, ...]:
+        holding = self._holding(job, job.tasks[0])
+        return () if holding is None else (Block(job, leaf, (holding,), self._lost_ms(job), surplus=False),)
+
     def _make(self, job: Job, leaf: int) -> Iterator[Block]:
-        if len(job.tasks) == 1:
-            holding = self._holding(job, job.tasks[0])
-            if holding is not None:
-                yield Block(job, leaf, (holding,), self._cost(job, (holding,)), surplus=False)
-            return
+        if job.group.leaf and len(job.tasks) == job.group.min_tasks and all(map(_runs, job.tasks)):
+            groups: Iterator[tuple[Task, ...]] = iter((job.tasks,))
+        else:
+            groups = Yielding(job).blocks()
         before: tuple[Block, ...] = ()
         left = sum(task.state is TaskState.RUNNING for task in job.tasks)
-        for tasks in Yielding(job).blocks():
+        for tasks in groups:
             found = [self._holding(job, task) for task in tasks]
             holdings = tuple([holding for holding in found if holding is not None])
             if len(holdings) < len(tasks):
                 return
             left -= len(tasks)
-            block = Block(job, leaf, holdings, self._cost(job, holdings), surplus=left > 0)
+            block = Block(job, leaf, holdings, self._lost_ms(job), surplus=left > 0)
             block.before = before
             before = (*before, block)
             yield block
@@ -92,11 +100,12 @@ class Blocks:
         amounts = draft.ledger.amounts(task, draft.shapes.of(task.request), position)
         return Holding(task, position, draft.nodes.held(job, task), amounts)
 
-    def _cost(self, job: Job, holdings: tuple[Holding, ...]) -> int:
-        lost_ms = max(0, self._draft.ledger.now_ms - losing_since_ms(job))
-        # Tasks without a GPU weigh a little, too: of two otherwise equal ones the one that has run for less goes.
-        weight = sum(holding.amounts[GPU_AT] for holding in holdings) + 1
-        return weight * lost_ms * WORK + PER_JOB
+    def _lost_ms(self, job: Job) -> int:
+        return max(0, self._draft.ledger.now_ms - losing_since_ms(job))
+
+
+def _runs(task: Task) -> bool:
+    return task.state is TaskState.RUNNING
 
 
 def in_yielding_order(draft: Draft, made: Blocks, leaf: int, min_runtime_ms: int) -> Iterator[Block]:

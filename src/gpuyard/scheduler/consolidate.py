@@ -111,6 +111,7 @@ class Consolidate:
 class ConsolidateRules:
     """Anyone who may be moved, on the nodes that lack least for the job."""
 
+    ranked = False
     may_move = True
     must_move = True
     job_first = True
@@ -140,11 +141,8 @@ class ConsolidateRules:
         return [position for position in ordered if position not in self.avoided][:most]
 
     def alternatives(self, last: Block) -> Iterator[Block]:
-        """All of them: nobody comes first, only the price counts."""
-        following = self.blocks()
-        for block in following:
-            if block is last:
-                yield from following
+        """None beyond those that were counted off: nobody comes first."""
+        return iter(())
 
     def judge(self) -> _Budget:
         return _Budget(self.step)

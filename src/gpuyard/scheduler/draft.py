@@ -18,6 +18,7 @@ from gpuyard.policies.fragmentation import Gradient, typical_tasks
 from gpuyard.policies.policy import DevicePlacement, NodePlacement, Policy
 from gpuyard.scheduler.fit import FitTable, LaterFit
 from gpuyard.scheduler.nodebook import Undo
+from gpuyard.scheduler.nodestate import Booked
 from gpuyard.scheduler.resources import Amounts
 from gpuyard.scheduler.shapes import Shape
 
@@ -57,7 +58,7 @@ class Holding(NamedTuple):
 class Evicted:
     """One running task that this cycle takes off its place."""
 
-    __slots__ = ("holding", "job", "leaf", "moved_to", "reason", "undo")
+    __slots__ = ("holding", "job", "leaf", "moved_to", "reason")
 
     def __init__(self, job: Job, leaf: int, holding: Holding) -> None:
         self.job = job
@@ -66,7 +67,19 @@ class Evicted:
         self.reason: Reason
         self.moved_to: Placed | None = None
         """Its new place, where it has one."""
-        self.undo: Undo
+
+
+class Eviction:
+    """Tasks that were taken off their places together, and how to take that back."""
+
+    __slots__ = ("charges", "evicted", "undos")
+
+    def __init__(self, evicted: list[Evicted]) -> None:
+        self.evicted = evicted
+        """In the order they are told."""
+        self.undos: list[Undo] = []
+        self.charges: dict[tuple[int, Amounts], int] = {}
+        """How often which queue is discharged of which amounts."""
 
 
 class Left(NamedTuple):
@@ -98,7 +111,7 @@ class Draft:
         self.total = ledger.total()
         self.shares = self.queues.shares(self.total, policy.usage_weight_milli)
         self.placed: list[Placed] = []
-        self.log: list[Placed | Evicted] = []
+        self.log: list[Placed | Eviction] = []
         """Everything done, in order."""
         self.disturbed: set[str] = set()
         """Jobs that this cycle has evicted or moved something of."""
@@ -142,12 +155,19 @@ class Draft:
         self.placed.append(placed)
         self.log.append(placed)
 
-    def evict(self, evicted: Evicted) -> None:
-        """Count on the place of a running task being free later, and discharge its queue."""
-        task, position, shares, amounts = evicted.holding
-        evicted.undo = self.nodes.evict(position, task.request, shares)
-        self.queues.charge(evicted.leaf, amounts, firm=False, times=-1)
-        self.log.append(evicted)
+    def evict(self, evicted: list[Evicted]) -> None:
+        """Count on the places of running tasks being free later, and discharge their queues."""
+        entry = Eviction(evicted)
+        by_node: dict[int, list[Booked]] = {}
+        for one in evicted:
+            task, position, shares, amounts = one.holding
+            by_node.setdefault(position, []).append((task.request, shares))
+            key = (one.leaf, amounts)
+            entry.charges[key] = entry.charges.get(key, 0) + 1
+        entry.undos = [self.nodes.evict(position, tasks) for position, tasks in by_node.items()]
+        for (leaf, amounts), times in entry.charges.items():
+            self.queues.charge(leaf, amounts, firm=False, times=-times)
+        self.log.append(entry)
 
     def mark(self) -> int:
         return len(self.log)
@@ -158,17 +178,31 @@ class Draft:
         log = self.log
         while len(log) > mark:
             entry = log.pop()
-            self.nodes.undo(entry.undo)
             if isinstance(entry, Placed):
+                self.nodes.undo(entry.undo)
                 undone.append(self.placed.pop())
                 self.queues.charge(entry.waiter.leaf, entry.amounts, entry.waiter.firm, times=-1)
             else:
-                self.queues.charge(entry.leaf, entry.holding.amounts, firm=False)
+                self._undo_eviction(entry)
         undone.reverse()
         return undone
 
+    def _undo_eviction(self, entry: Eviction) -> None:
+        for undo in entry.undos:
+            self.nodes.undo(undo)
+        for (leaf, amounts), times in entry.charges.items():
+            self.queues.charge(leaf, amounts, firm=False, times=times)
+
+    def evicted_since(self, mark: int) -> list[Evicted]:
+        return [one for entry in self.log[mark:] if isinstance(entry, Eviction) for one in entry.evicted]
+
+    def placed_since(self, mark: int) -> list[Placed]:
+        return [entry for entry in self.log[mark:] if isinstance(entry, Placed)]
+
     def postpone(self, mark: int) -> None:
         """Turn everything placed since the mark into promises: a gang that cannot start now starts nothing now."""
+        if all(placed.waits for placed in self.placed_since(mark)):
+            return
         for placed in self.rollback(mark):
             placed.waits = True
             self.book(placed)
@@ -191,18 +225,20 @@ class Draft:
         self.waiting.append(Waiting(queue, tuple(jobs), reasons))
 
     def finish(self) -> Plan:
-        told = [entry for entry in self.log if not isinstance(entry, Placed) or not entry.moves]
-        actions = (*[self._action(entry) for entry in told], *self.evictions)
-        return Plan(actions, tuple(sorted(self.waiting, key=_place)))
+        actions: list[Action] = []
+        for entry in self.log:
+            if isinstance(entry, Eviction):
+                actions += map(self._stop, entry.evicted)
+            elif not entry.moves:
+                actions.append(self._start(entry))
+        actions += self.evictions
+        return Plan(tuple(actions), tuple(sorted(self.waiting, key=_place)))
 
     def _amounts(self, placed: Placed) -> Amounts:
         request = placed.shape.request
         if self._plain and not request.gpu_memory_mib:
             return placed.shape.asked
         return self.queues.resources.of_task(request, placed.shares, self.nodes.frames[placed.position].node)
-
-    def _action(self, entry: Placed | Evicted) -> Action:
-        return self._start(entry) if isinstance(entry, Placed) else self._stop(entry)
 
     def _stop(self, evicted: Evicted) -> Action:
         job, task, source = evicted.job.id, evicted.holding.task.id, evicted.holding.task.node

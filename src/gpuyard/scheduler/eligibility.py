@@ -19,6 +19,7 @@ class Eligibility:
         self._lists: dict[tuple[object, object], list[bool]] = {}
         self._devices: dict[tuple[str, ...], tuple[list[int], Ints]] = {}
         self.gpu_all: Ints = np.array([max(1, 1000 * f.whole_mask.bit_count()) for f in frames], dtype=np.int64)
+        self.most_gpu_milli = int(self.gpu_all.max(initial=0))
         self.cpu_all: Ints = np.array([max(1, frame.node.cpu_milli) for frame in frames], dtype=np.int64)
         self.memory_all: Ints = np.array([frame.node.memory_bytes for frame in frames], dtype=np.int64)
         self.slots_all: Ints = np.array([frame.node.max_tasks for frame in frames], dtype=np.int64)

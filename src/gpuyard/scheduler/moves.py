@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from gpuyard.model.jobs import DeviceShare, Request
 from gpuyard.model.quantities import MILLI
-from gpuyard.scheduler.draft import Draft, Evicted, Placed
+from gpuyard.scheduler.draft import Draft, Evicted, Eviction
 from gpuyard.scheduler.nodestate import NodeFrame, NodeState
 
 States = dict[int, NodeState]
@@ -48,7 +48,7 @@ def _device_free(state: NodeState, request: Request, share: DeviceShare) -> bool
 
 def in_feasible_order(draft: Draft, mark: int) -> bool:
     """Order what was done since the mark so that every place is free when its turn comes; False where none does."""
-    evicted = [entry for entry in draft.log[mark:] if isinstance(entry, Evicted)]
+    evicted = draft.evicted_since(mark)
     moving = [entry for entry in evicted if entry.moved_to is not None]
     if not moving:
         return True
@@ -59,8 +59,8 @@ def in_feasible_order(draft: Draft, mark: int) -> bool:
     ordered = _ordered_moves(draft, states, moving)
     if ordered is None:
         return False
-    placed = [entry for entry in draft.log[mark:] if isinstance(entry, Placed)]
-    draft.log[mark:] = [*leaving, *ordered, *placed]
+    eviction = next(entry for entry in draft.log[mark:] if isinstance(entry, Eviction))
+    eviction.evicted[:] = [*leaving, *ordered]
     return True
 
 
@@ -68,9 +68,9 @@ def _states_before(draft: Draft, mark: int) -> States:
     """The nodes touched since the mark as they would have been without it."""
     states: States = {}
     for entry in draft.log[mark:]:
-        position, now, later = entry.undo
-        if position not in states:
-            states[position] = later or now
+        for position, now, later in entry.undos if isinstance(entry, Eviction) else (entry.undo,):
+            if position not in states:
+                states[position] = later or now
     return states
 
 

@@ -15,7 +15,7 @@ from gpuyard.model.nodes import Node
 from gpuyard.model.quantities import MILLI
 from gpuyard.scheduler.columns import Columns
 from gpuyard.scheduler.devices import lowest_devices
-from gpuyard.scheduler.nodestate import NodeFrame, NodeState
+from gpuyard.scheduler.nodestate import Booked, NodeFrame, NodeState
 
 Undo = tuple[int, NodeState, NodeState | None]
 """A node and its two states before a change."""
@@ -93,11 +93,11 @@ class NodeBook:
         self.columns.journal.append(position)
         return undo
 
-    def evict(self, position: int, request: Request, shares: Sequence[DeviceShare]) -> Undo:
-        """Count on a place that is held now being free later."""
+    def evict(self, position: int, tasks: Iterable[Booked]) -> Undo:
+        """Count on places that are held now being free later."""
         undo = position, self.now[position], self.later.get(position)
         before = undo[2] if undo[2] is not None else undo[1]
-        self.later[position] = before.plus(request, shares, self.frames[position])
+        self.later[position] = before.without(tasks, self.frames[position])
         self.columns.journal.append(position)
         return undo
 
@@ -122,15 +122,20 @@ class NodeBook:
         return known
 
     def _is_sound(self, position: int) -> bool:
-        whole: set[int] = set()
-        parts: set[int] = set()
+        whole = parts = 0
         for task, job in self.tasks_on[position]:
-            for share in self.held(job, task) if task.state is not TaskState.PROMISED else ():
-                if share.mig:
-                    continue
-                if share.device in whole or (share.gpu_milli == MILLI and share.device in parts):
+            if task.state is TaskState.PROMISED:
+                continue
+            for share in task.shares or self.held(job, task):
+                bit = 0 if share.mig else 1 << share.device
+                if share.gpu_milli == MILLI:
+                    if (whole | parts) & bit:
+                        return False
+                    whole |= bit
+                elif whole & bit:
                     return False
-                (whole if share.gpu_milli == MILLI else parts).add(share.device)
+                else:
+                    parts |= bit
         return True
 
     def undo(self, change: Undo) -> None:

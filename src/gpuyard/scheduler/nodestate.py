@@ -12,6 +12,9 @@ from gpuyard.model.jobs import DeviceShare, Request, Sharing
 from gpuyard.model.nodes import Node
 from gpuyard.model.quantities import MILLI
 
+Booked = tuple[Request, Iterable[DeviceShare]]
+"""What a task takes up on a node."""
+
 
 class Part:
     """A device that tasks share: what is left of it, and in which class they share."""
@@ -122,31 +125,39 @@ class NodeState:
 
     def plus(self, request: Request, shares: Iterable[DeviceShare], frame: NodeFrame) -> NodeState:
         """A new state with one task less on the node: undoes `less` with the same request and shares."""
+        return self.without(((request, shares),), frame)
+
+    def without(self, tasks: Iterable[Booked], frame: NodeFrame) -> NodeState:
+        """A new state with several tasks less on the node."""
         state = NodeState(
             self.free,
             self.gpu_milli,
-            self.cpu_milli + request.cpu_milli,
-            self.memory_bytes + request.memory_bytes,
-            self.slots + 1,
+            self.cpu_milli,
+            self.memory_bytes,
+            self.slots,
             self.parts,
             self.mig,
             self.other,
         )
-        if request.mig or (request.devices and request.gpu_milli != MILLI):
-            state.parts = dict(self.parts)
-            state.mig = dict(self.mig)
-            for share in shares:
-                state.give(share, frame)
-        elif request.devices:
-            for share in shares:
-                bit = 1 << share.device & frame.whole_mask
-                if bit:
-                    state.free |= bit
-                    state.gpu_milli += MILLI
-        if request.other:
-            state.other = dict(self.other)
-            for name, amount in request.other:
-                state.other[name] = state.other.get(name, 0) + amount
+        for request, shares in tasks:
+            state.cpu_milli += request.cpu_milli
+            state.memory_bytes += request.memory_bytes
+            state.slots += 1
+            if request.mig or (request.devices and request.gpu_milli != MILLI):
+                state.parts = dict(state.parts)
+                state.mig = dict(state.mig)
+                for share in shares:
+                    state.give(share, frame)
+            elif request.devices:
+                for share in shares:
+                    bit = 1 << share.device & frame.whole_mask
+                    if bit:
+                        state.free |= bit
+                        state.gpu_milli += MILLI
+            if request.other:
+                state.other = dict(state.other)
+                for name, amount in request.other:
+                    state.other[name] = state.other.get(name, 0) + amount
         return state
 
     def add(self, request: Request, shares: Iterable[DeviceShare], frame: NodeFrame) -> None:

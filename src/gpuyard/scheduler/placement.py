@@ -13,7 +13,7 @@ import numpy as np
 from gpuyard.model.jobs import Neighbour, Task, TaskGroup, TopologyRule
 from gpuyard.policies.policy import DevicePlacement, NodePlacement
 from gpuyard.scheduler.columns import Bools
-from gpuyard.scheduler.draft import Draft, Placed
+from gpuyard.scheduler.draft import Draft
 from gpuyard.scheduler.fit import NO_FIT, SHARED_FIRST, FitTable
 from gpuyard.scheduler.gang import Chunk, leaves, satisfied
 from gpuyard.scheduler.headroom import affordable, within_bounds
@@ -62,7 +62,7 @@ class Placer:
 
     def _must_wait(self, mark: int) -> bool:
         """Whether the job would start below its minimum, or a group that waits for a place below its own."""
-        placed = [entry for entry in self.draft.log[mark:] if isinstance(entry, Placed)]
+        placed = self.draft.placed_since(mark)
         job, gang = self.waiter.job, self.waiter.gang
         up = {leaf: count - gang.promised.get(leaf, 0) for leaf, count in gang.active.items()} if gang else {}
         held_up: set[str] = set()
@@ -106,10 +106,13 @@ class Placer:
         if self._one_node(tuple(chunk.all_tasks()), among, self.draft.fit):
             return True
         self.draft.rollback(mark)
-        if self._children(chunk, among) and not self._waits(mark):
+        together = self._could_share_a_node(tuple(chunk.all_tasks()))
+        if self._children(chunk, among) and not (together and self._waits(mark)):
             return True
         self.draft.rollback(mark)
-        if self.draft.nodes.later and self._one_node(tuple(chunk.all_tasks()), among, self.draft.fit_later):
+        if not together or not self.draft.nodes.later:
+            return False
+        if self._one_node(tuple(chunk.all_tasks()), among, self.draft.fit_later):
             return True
         self.draft.rollback(mark)
         return self._children(chunk, among)
@@ -181,21 +184,29 @@ class Placer:
         if self.keep_together and self._one_node(tasks, among, self.draft.fit):
             return True
         self.draft.rollback(mark)
-        if self._each(tasks, among, preferred) and (not self.keep_together or not self._waits(mark)):
+        together = self.keep_together and self._could_share_a_node(tasks)
+        if self._each(tasks, among, preferred) and not (together and self._waits(mark)):
             return True
         self.draft.rollback(mark)
         # Whoever must wait anyway waits for one node rather than for several.
-        if self.keep_together and self.draft.nodes.later and self._one_node(tasks, among, self.draft.fit_later):
-            return True
-        self.draft.rollback(mark)
-        if self._each(tasks, among, preferred):
-            return True
-        self.draft.rollback(mark)
+        if together and self.draft.nodes.later:
+            if self._one_node(tasks, among, self.draft.fit_later):
+                return True
+            self.draft.rollback(mark)
+            if self._each(tasks, among, preferred):
+                return True
+            self.draft.rollback(mark)
         largest_first = tuple(sorted(tasks, key=lambda task: _size(self.draft.shapes.of(task.request)), reverse=True))
         return largest_first != tasks and self._each(largest_first, among, preferred)
 
+    def _could_share_a_node(self, tasks: tuple[Task, ...]) -> bool:
+        """Whether any node has as many GPUs as all the tasks take together."""
+        of = self.draft.shapes.of
+        whole_milli = sum(of(task.request).at_least[0] for task in tasks if not task.request.mig)
+        return whole_milli <= self.draft.eligibility.most_gpu_milli
+
     def _waits(self, mark: int) -> bool:
-        return any(isinstance(entry, Placed) and entry.waits for entry in self.draft.log[mark:])
+        return any(placed.waits for placed in self.draft.placed_since(mark))
 
     def _each(self, tasks: tuple[Task, ...], among: Bools | None, preferred: Sequence[Bools]) -> bool:
         return all(self._task(task, among, preferred) for task in tasks)

@@ -31,6 +31,7 @@ class Preempt:
 class PreemptRules:
     """Jobs of the same queue and of lower priority."""
 
+    ranked = True
     must_move = False
     job_first = False
 

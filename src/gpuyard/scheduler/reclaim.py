@@ -8,7 +8,7 @@ and every queue above it up to where the two families part, holds more than it i
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from operator import sub
+from operator import sub as minus
 from typing import NamedTuple
 
 from gpuyard.model.reasons import Reason, Token
@@ -59,6 +59,7 @@ class Reclaim:
 class ReclaimRules:
     """Whose blocks may go for one job of another queue."""
 
+    ranked = True
     must_move = False
     job_first = False
 
@@ -71,7 +72,8 @@ class ReclaimRules:
         self.held = [tuple(amounts) for amounts in self.draft.queues.held]
         """As things stood before anyone gave way."""
         self.givers = {giver.leaf: giver for giver in self._givers()}
-        self._told = Taken(self)
+        self._told: dict[int, int] = {}
+        """Per queue: what it has left of the first thing the job asks for, after the blocks told so far."""
 
     # Who may have to give ----------------------------------------------------------------------------------------
 
@@ -207,14 +209,13 @@ class ReclaimRules:
     def reason(self, block: Block, moved: bool) -> Reason:
         frame = self.draft.queues.frames[block.leaf]
         position = self.asked[0]
-        before = self._told.left(block.leaf)[position]
-        short = self._told.shortfall_of(block.leaf)
-        self._told.take((block,))
+        before = self._told.get(block.leaf, self.held[block.leaf][position])
+        after = self._told[block.leaf] = before - block.amounts[position]
         job, name = self.waiter.job.id, self.draft.queues.resources.names[position]
         if moved:
             return Reason(Token.MOVED, name, subject=frame.name, beneficiary=job)
-        short = self._told.shortfall_of(block.leaf) - short
         owed = frame.quota[position] or 0
+        short = max(0, owed - after) - max(0, owed - before)
         return Reason(Token.RECLAIMED, name, before, owed, frame.name, beneficiary=job, shortfall=short)
 
 
@@ -231,24 +232,42 @@ class Taken:
         return self.amounts.get(at) or self.rules.held[at]
 
     def take(self, blocks: Sequence[Block]) -> None:
+        by_leaf: dict[int, list[Amounts]] = {}
         for block in blocks:
-            for at in self.rules.draft.queues.frames[block.leaf].path:
-                left = self.amounts.get(at)
-                if left is None:
-                    left = self.amounts[at] = list(self.rules.held[at])
-                left[:] = map(sub, left, block.amounts)
+            by_leaf.setdefault(block.leaf, []).append(block.amounts)
+        for leaf, amounts in by_leaf.items():
+            total = amounts[0] if len(amounts) == 1 else list(map(sum, zip(*amounts, strict=True)))
+            for at in self.rules.draft.queues.frames[leaf].path:
+                self.amounts[at] = list(map(minus, self.left(at), total))
                 self._keys.pop(at, None)
 
     def allows(self, blocks: Sequence[Block]) -> bool:
         """Whether each may go once those before it are gone, the small ones first."""
         if len(blocks) == 1:
             return self._may_give(blocks[0], self.amounts)
+        if self._plenty(blocks):
+            return True
         trial = {at: list(left) for at, left in self.amounts.items()}
         for block in sorted(blocks, key=_smallest_first):
             if not self._may_give(block, trial):
                 return False
             for level in self.rules.givers[block.leaf].levels:
-                trial[level.at] = list(map(sub, trial.get(level.at) or self.rules.held[level.at], block.amounts))
+                trial[level.at] = list(map(minus, trial.get(level.at) or self.rules.held[level.at], block.amounts))
+        return True
+
+    def _plenty(self, blocks: Sequence[Block]) -> bool:
+        """Whether blocks of one queue leave it and those above it with what they are owed: then any order will do."""
+        leaf = blocks[0].leaf
+        if any(block.leaf != leaf for block in blocks):
+            return False
+        for at, bounds in self.rules.givers[leaf].levels:
+            left = self.left(at)
+            for position, bound in bounds:
+                amounts = [block.amounts[position] for block in blocks]
+                if left[position] - sum(amounts) >= bound and min(amounts) > 0:
+                    break
+            else:
+                return False
         return True
 
     def _may_give(self, block: Block, left: dict[int, list[int]]) -> bool:

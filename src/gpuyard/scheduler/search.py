@@ -10,21 +10,26 @@ fails leaves the draft as it was.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final, Protocol
+from itertools import islice
+from typing import Final, NamedTuple, Protocol
 
 from gpuyard.model.reasons import Reason
 from gpuyard.scheduler.blocks import Block, by_index, closure
-from gpuyard.scheduler.cover import cheapest_cover
-from gpuyard.scheduler.draft import Draft, Evicted, Left
+from gpuyard.scheduler.cover import can_be_covered, cheapest_cover
+from gpuyard.scheduler.draft import Draft, Left
 from gpuyard.scheduler.headroom import blockers
 from gpuyard.scheduler.jobbook import Waiter
 from gpuyard.scheduler.moves import in_feasible_order
 from gpuyard.scheduler.placement import Placer
+from gpuyard.scheduler.resources import GPU_AT
 from gpuyard.scheduler.slots import SlotBound
 from gpuyard.scheduler.trial import Trial, note_moves
 
 CLOSE_LOOKS: Final = 32
 """So many trials are made block by block; after that each looks an eighth further than the one before."""
+
+MAX_TWICE: Final = 64
+"""Larger sets of scattered gangs are priced once, all of their rank together."""
 
 MAX_PRUNED: Final = 32
 """Larger sets are not looked at block by block."""
@@ -57,6 +62,8 @@ class Rules(Protocol):
     """Whether those who give way may get another place."""
     must_move: bool
     """Whether they must."""
+    ranked: bool
+    """Whether there is an order in which blocks must give way; if not, only the price counts."""
     job_first: bool
     """Whether the job is served before those who give way, whatever the order says."""
 
@@ -95,43 +102,47 @@ class Search:
         self.placer = Placer(draft)
         self.taken: list[Block] = []
         self.mark = draft.mark()
+        self.simple = can_be_covered(draft, waiter)
 
     def run(self) -> bool:
         """Place the waiter by making others give way; False leaves the draft as it was."""
         bound = SlotBound(self.draft, self.waiter)
         pace = _Pace()
-        fitted = False
         for block in self.rules.blocks():
-            self._take(block)
+            block.index = len(self.taken)
+            self.taken.append(block)
             bound.free(block)
-            if not bound.enough() or not pace.looks_at(len(self.taken)):
-                continue
-            if self.draft.search_steps_left <= 0:
-                break
-            if fitted or self._fits():
-                fewest = len(self.taken) if fitted else self._fewest(pace.seen)
-                fitted = True
-                if self._settle(fewest):
+            if not bound.enough():
+                pace.too_few = len(self.taken)
+            elif self.rules.ranked and pace.looks_at(len(self.taken)):
+                if self.draft.search_steps_left <= 0:
+                    return False
+                if self._settle(pace):
                     return True
-            pace.saw(len(self.taken))
-        unseen = bound.enough() and pace.seen < len(self.taken) and self.draft.search_steps_left > 0
-        if unseen and (fitted or self._fits()) and self._settle(len(self.taken)):
-            return True
-        self.draft.rollback(self.mark)
-        return False
+                pace.saw(len(self.taken))
+        return bound.enough() and pace.seen < len(self.taken) and self._settle(pace)
 
     # How many must give way --------------------------------------------------------------------------------------
 
-    def _take(self, block: Block) -> None:
-        block.index = len(self.taken)
-        self.taken.append(block)
-        self._evict((block,))
+    def _settle(self, pace: _Pace) -> bool:
+        """Find the best among the blocks so far, and do it; False leaves the draft as it was."""
+        if self.simple:
+            return any(self._commit(chosen) for chosen in self._cheapest(self.taken))
+        if not pace.fitted:
+            if not self._fits_without(self.taken):
+                return False
+            pace.fitted = True
+            return self._settle_among(self.taken[: self._fewest(max(pace.seen, pace.too_few))])
+        return self._settle_among(self.taken)
+
+    def _settle_among(self, taken: list[Block]) -> bool:
+        used = self._used(taken)
+        return used is not None and self._commit(self._pruned(used))
 
     def _evict(self, blocks: Iterable[Block]) -> None:
-        for block in blocks:
-            for evicted in block.evicted():
-                self.draft.evict(evicted)
-                self.draft.search_steps_left -= 1
+        evicted = [one for block in blocks for one in block.evicted()]
+        self.draft.evict(evicted)
+        self.draft.search_steps_left -= len(evicted)
 
     def _place(self) -> bool:
         """The ordinary way for a job to get its places."""
@@ -141,10 +152,11 @@ class Search:
             return False
         return self.placer.place(waiter)
 
-    def _fits(self) -> bool:
-        mark = self.draft.mark()
+    def _fits_without(self, blocks: list[Block]) -> bool:
+        """Whether the job fits once these are gone."""
+        self._evict(blocks)
         placed = self._place()
-        self.draft.rollback(mark)
+        self.draft.rollback(self.mark)
         return placed
 
     def _fewest(self, too_few: int) -> int:
@@ -152,30 +164,13 @@ class Search:
         enough = len(self.taken)
         while enough - too_few > 1 and self.draft.search_steps_left > 0:
             middle = (too_few + enough) // 2
-            self.draft.rollback(self.mark)
-            self._evict(self.taken[:middle])
-            if self._fits():
+            if self._fits_without(self.taken[:middle]):
                 enough = middle
             else:
                 too_few = middle
         return enough
 
     # Which of them go --------------------------------------------------------------------------------------------
-
-    def _settle(self, count: int) -> bool:
-        """Find the best among the first blocks, and do it; False leaves all of them evicted."""
-        self.draft.rollback(self.mark)
-        if any(self._commit(chosen) for chosen in self._choices(self.taken[:count])):
-            return True
-        self._evict(self.taken)
-        return False
-
-    def _choices(self, taken: list[Block]) -> Iterator[list[Block]]:
-        """Sets that make room, the best first."""
-        yield from self._cheapest(taken)
-        used = self._used(taken)
-        if used is not None:
-            yield self._pruned(used)
 
     def _pruned(self, blocks: list[Block]) -> list[Block]:
         """Without those that are not needed, looked at one by one: whoever should stay longest first."""
@@ -188,26 +183,36 @@ class Search:
                 needed = fewer
         return needed
 
-    def _fits_without(self, blocks: list[Block]) -> bool:
-        self._evict(blocks)
-        fits = self._fits()
-        self.draft.rollback(self.mark)
-        return fits
-
     def _cheapest(self, taken: list[Block]) -> Iterator[list[Block]]:
-        alternatives: list[Block] = []
-        for block in self.rules.alternatives(taken[-1]):
-            block.index = len(taken) + len(alternatives)
-            alternatives.append(block)
-            if len(alternatives) >= MAX_ALTERNATIVES:
-                break
-        found: list[tuple[int, int, int, list[Block]]] = []
-        for candidates in ([*taken, *alternatives], taken) if alternatives else (taken,):
-            judge = self.rules.judge()
-            cover = cheapest_cover(self.draft, self.waiter, candidates, judge)
-            if cover:
-                found.append((judge.shortfall(), sum(block.cost for block in cover), len(found), cover))
-        yield from (cover for _, _, _, cover in sorted(found, key=lambda entry: entry[:3]))
+        """The cheapest sets that make room, the best first."""
+        found: list[_Cover] = []
+        if len(taken) <= MAX_TWICE or len(taken[0].holdings) == 1:
+            found = [cover for cover in (self._cover(taken),) if cover is not None]
+        if found and found[0].short == 0 and self._cannot_be_cheaper(found[0].blocks):
+            yield found[0].blocks
+            return
+        alternatives = list(islice(self.rules.alternatives(taken[-1]), MAX_ALTERNATIVES))
+        for position, block in enumerate(alternatives, start=len(taken)):
+            block.index = position
+        with_others = self._cover([*taken, *alternatives]) if alternatives else None
+        if with_others is not None:
+            found.append(with_others)
+        elif not found:
+            found = [cover for cover in (self._cover(taken),) if cover is not None]
+        yield from (cover.blocks for cover in sorted(found, key=lambda cover: (cover.short, cover.cost)))
+
+    def _cover(self, candidates: list[Block]) -> _Cover | None:
+        judge = self.rules.judge()
+        blocks = cheapest_cover(self.draft, self.waiter, candidates, judge)
+        return _Cover(judge.shortfall(), sum(block.cost for block in blocks), blocks) if blocks else None
+
+    def _cannot_be_cheaper(self, blocks: list[Block]) -> bool:
+        """Whether a set frees no more than is missing, and all of it at the lowest price there is."""
+        columns = self.draft.nodes.later_columns()
+        columns.sync()
+        missing_milli = self.waiter.at_least[GPU_AT] - int(columns.gpu_milli.clip(0).sum())
+        lowest = min(block.lost_ms for block in self.taken)
+        return sum(block.amounts[GPU_AT] * block.lost_ms for block in blocks) <= missing_milli * lowest
 
     def _used(self, taken: list[Block]) -> list[Block] | None:
         """Those on whose nodes the job would go if all of them went."""
@@ -246,7 +251,7 @@ class Search:
         if not allowed or not in_feasible_order(self.draft, mark):
             self.draft.rollback(mark)
             return False
-        by_task = {entry.holding.task.id: entry for entry in self.draft.log[mark:] if isinstance(entry, Evicted)}
+        by_task = {entry.holding.task.id: entry for entry in self.draft.evicted_since(mark)}
         for block in chosen:
             entries = [by_task[holding.task.id] for holding in block.holdings]
             reason = self.rules.reason(block, moved=all(entry.moved_to is not None for entry in entries))
@@ -254,6 +259,14 @@ class Search:
                 entry.reason = reason
             self.draft.disturbed.add(block.job.id)
         return True
+
+
+class _Cover(NamedTuple):
+    """A set of blocks that makes room."""
+
+    short: int
+    cost: int
+    blocks: list[Block]
 
 
 def _without(blocks: Sequence[Block], staying: Sequence[Block]) -> list[Block]:
@@ -267,6 +280,11 @@ class _Pace:
 
     def __init__(self) -> None:
         self.seen = 0
+        """How many there were at the last look, which failed."""
+        self.too_few = 0
+        """How many there were when it was last clear, without a look, that they are too few."""
+        self.fitted = False
+        """Whether the job has once fitted, though who would have to go could not."""
         self._looks = 0
 
     def looks_at(self, count: int) -> bool:

@@ -15,7 +15,7 @@ import msgspec
 
 from gpuyard.model.jobs import Job, Task, TaskState
 from gpuyard.scheduler.blocks import Block
-from gpuyard.scheduler.draft import Draft, Evicted, Left, Placed
+from gpuyard.scheduler.draft import Draft, Left, Placed
 from gpuyard.scheduler.gang import Gang
 from gpuyard.scheduler.headroom import blockers
 from gpuyard.scheduler.jobbook import LineKey, Waiter, next_waiter
@@ -148,9 +148,11 @@ class _Victims(Mapping[str, Waiter]):
         """Lines of their own: nobody who gave way stands in a line with someone who was waiting."""
         lines: dict[LineKey, list[tuple[int, str]]] = {}
         for id, job in self._jobs.items():
-            if len(job.tasks) == 1:
-                stage, signature = 0, self.draft.shapes.of(job.tasks[0].request).id
-                key: LineKey = (self.leaves[id], -job.priority, stage, False, ("gave way", signature))
+            key: LineKey
+            if job.group.leaf and len(job.tasks) == job.group.min_tasks and not job.labels and not job.spread:
+                # A gang that went as a whole: like every other that asks for the same.
+                shapes = tuple([self.draft.shapes.of(task.request).id for task in job.tasks])
+                key = (self.leaves[id], -job.priority, 0, False, ("gave way", shapes, job.group.topology))
             else:
                 waiter = self._made(id)
                 if waiter is None:
@@ -173,8 +175,7 @@ def _waiting_again(job: Job, evicted: Mapping[str, object]) -> Job:
 
 def note_moves(draft: Draft, mark: int, returned: Mapping[str, Placed]) -> None:
     """Tell those evicted since the mark where they go instead."""
-    for entry in draft.log[mark:]:
-        if isinstance(entry, Evicted):
-            entry.moved_to = returned.get(entry.holding.task.id)
-            if entry.moved_to is not None:
-                entry.moved_to.moves = True
+    for entry in draft.evicted_since(mark):
+        entry.moved_to = returned.get(entry.holding.task.id)
+        if entry.moved_to is not None:
+            entry.moved_to.moves = True
