@@ -27,7 +27,6 @@ from tests.replay import follow
 from tests.scheduler.test_properties import thorough
 from tests.strategies import clusters, histories, queue_shares
 
-
 FREE_PLACES: Final = replace(DEFAULT, steps=(Step.ALLOCATE, Step.STALE_GANGS))
 POLICIES: Final = (FREE_PLACES, DEFAULT)
 

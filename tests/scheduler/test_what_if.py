@@ -23,7 +23,6 @@ from tests.builders import a_cluster, a_job, a_node
 from tests.scheduler.test_properties import thorough
 from tests.strategies import clusters, histories
 
-
 FREE_PLACES: Final = replace(DEFAULT, steps=(Step.ALLOCATE, Step.STALE_GANGS))
 POLICIES: Final = (FREE_PLACES, DEFAULT)
 
