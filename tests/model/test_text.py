@@ -24,7 +24,6 @@ from gpuyard.model.text import (
     action_text,
     amount_text,
     costs_text,
-    duration_text,
     eviction_text,
     explanation_text,
     forecast_text,
@@ -244,21 +243,6 @@ def test_a_queue_says_what_it_holds_and_has_borrowed() -> None:
     assert (
         queue_text(QueueStanding("q", None, None, 500, 0, 0)) == "holds 0.5 and is owed all it asks for, fair share 0"
     )
-
-
-@pytest.mark.parametrize(
-    ("span_ms", "words"),
-    [
-        (0, "a moment"),
-        (45_999, "45s"),
-        (90_000, "1m 30s"),
-        (10_800_000, "3h"),
-        (93_600_000, "1d 2h"),
-        (86_460_000, "1d"),
-    ],
-)
-def test_a_span_of_time_is_told_in_two_units(span_ms: int, words: str) -> None:
-    assert duration_text(span_ms) == words
 
 
 def test_what_a_job_holds_and_since_when() -> None:

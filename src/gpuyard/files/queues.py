@@ -128,6 +128,7 @@ def _queue(name: str, parent: str | None, spec: QueueFields, place: Place, order
         order=order,
         reclaim_min_runtime_ms=read_duration(spec.reclaim_min_runtime, place.at("reclaim_min_runtime")),
         preempt_min_runtime_ms=read_duration(spec.preempt_min_runtime, place.at("preempt_min_runtime")),
+        disruption_budget=spec.disruption_budget,
         overcommit=bool(spec.overcommit),
     )
 
@@ -257,6 +258,7 @@ def _changed(queue: Queue, spec: QueueChangeSpec, place: Place) -> Queue:
         "priority": spec.priority,
         "reclaim_min_runtime_ms": written.reclaim_min_runtime_ms,
         "preempt_min_runtime_ms": written.preempt_min_runtime_ms,
+        "disruption_budget": spec.disruption_budget,
         "overcommit": spec.overcommit,
     }
     values = {name: value for name, value in given.items() if value is not None}

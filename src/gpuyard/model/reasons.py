@@ -50,6 +50,7 @@ TASKS: Final = "tasks"
 GPU_MEMORY: Final = "gpu-memory"
 MIG_PREFIX: Final = "mig-"
 CLUSTER: Final = "cluster"
+MILLISECONDS: Final = "milliseconds"
 """Words that stand in a reason for what is no rationed resource."""
 
 

@@ -54,6 +54,16 @@ def amount_text(resource: str, amount: int) -> str:
     return f"{number} {resource}"
 
 
+def duration_text(milliseconds: int) -> str:
+    """`1h 30m`, `45s`, `500ms`: the two largest units that matter."""
+    parts = []
+    for unit, size in (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)):
+        count, milliseconds = divmod(milliseconds, size)
+        if count:
+            parts.append(f"{count}{unit}")
+    return " ".join(parts[:2]) or "0s"
+
+
 def _plural(noun: str, amount_milli: int) -> str:
     return noun if 0 < amount_milli <= MILLI else f"{noun}s"
 
@@ -192,7 +202,8 @@ def _reserved(reason: Reason) -> str:
 
 
 def _delayed(reason: Reason) -> str:
-    return "it waits out its preemption delay before it makes others yield: nothing to do"
+    left = f" for another {duration_text(reason.need - reason.have)}" if reason.need > reason.have else ""
+    return f"it makes nobody give way{left}, until its preemption delay is over: nothing to do"
 
 
 def _for_whom(reason: Reason) -> str:
@@ -286,7 +297,7 @@ _STANDINGS: Final[dict[Standing, str]] = {
     Standing.PROMISED: "has a place that is being freed, and starts there as soon as that is done",
     Standing.WAITING: "waits; waiting can help",
     Standing.NEVER: "waits, and waiting alone cannot help: it, its queue or the cluster must change",
-    Standing.EVICTED: "runs, and must give its place away",
+    Standing.EVICTED: "must give its place away",
     Standing.MOVING: "runs, and moves to another place",
     Standing.ENDING: "is ending; its place is soon free",
     Standing.FINISHED: "is over; submit it again to run it again",
@@ -467,18 +478,6 @@ def now_waiting_text(entry: NowWaiting) -> str:
 
 
 # ------------------------------------------------------------------------------------------------------------ words
-
-
-def duration_text(span_ms: int) -> str:
-    """The two largest units: `3h`, `2d 4h`, `45s`; below a second, `a moment`."""
-    seconds = span_ms // 1000
-    units = (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
-    parts: list[str] = []
-    for name, size in units:
-        count, seconds = divmod(seconds, size)
-        if count or parts:
-            parts.append(f"{count}{name}" if count else "")
-    return " ".join(part for part in parts[:2] if part) or "a moment"
 
 
 def names_text(names: tuple[str, ...], count: int) -> str:

@@ -1,7 +1,8 @@
 """Move running jobs together, so that a job fits that fits nowhere although enough is free in all.
 
-Place in the flow: after allocate, before anyone has to give anything up. Every move has a price, moves are budgeted,
-and whoever is moved has a new place before the plan says so. Invariant: nobody is left without a place.
+Place in the flow: after allocate, before anyone has to give anything up; for jobs that would borrow, after everyone who
+is owed something has had their turn. Every move has a price, moves are budgeted, and whoever is moved has a new place
+before the plan says so. Invariant: nobody is left without a place.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import numpy as np
 
 from gpuyard.model.jobs import Job, TaskState
 from gpuyard.model.reasons import Reason, Token
+from gpuyard.policies.policy import ConsolidationMode
 from gpuyard.scheduler.blocks import WORK, Block, Blocks, by_index
 from gpuyard.scheduler.columns import Ints
 from gpuyard.scheduler.draft import Draft, Left
@@ -32,19 +34,26 @@ UNBOUNDED: Final = 1 << 60
 
 
 class Consolidate:
-    """One run of the step."""
+    """One run of the step, in two parts: for jobs within their quotas, and for borrowers."""
 
     def __init__(self, draft: Draft) -> None:
         self.draft = draft
+        self.serves_borrowers = False
         self.blocks = Blocks(draft)
         self.budget = draft.policy.consolidation
         self.moves_left = _moves_left(draft)
         self.moved: dict[str, int] = {}
         """Tasks moved so far, per queue and per job."""
 
+    def for_borrowers(self) -> Consolidate:
+        self.serves_borrowers = True
+        return self
+
     def attempt(self, waiter: Waiter, others: list[Left]) -> bool:
         """Place a job by moving others. Only a job that may itself be preempted makes others move."""
         if waiter.firm or self.moves_left <= 0 or not self._enough_in_total(waiter):
+            return False
+        if self._borrows(waiter) is not self.serves_borrowers:
             return False
         avoided: set[int] = set()
         for _ in range(ATTEMPTS):
@@ -55,6 +64,15 @@ class Consolidate:
                 return False
             avoided |= rules.tried
         return False
+
+    def _borrows(self, waiter: Waiter) -> bool:
+        """Whether the job would take its queue, or one above it, beyond what it is owed."""
+        queues = self.draft.queues
+        return any(
+            waiter.asked[position] and queues.held[at][position] + waiter.asked[position] > quota
+            for at in queues.frames[waiter.leaf].path
+            for position, quota in queues.frames[at].quotas
+        )
 
     def note(self, block: Block) -> None:
         """Count the moves of a block that goes."""
@@ -144,13 +162,13 @@ class ConsolidateRules:
         """None beyond those that were counted off: nobody comes first."""
         return iter(())
 
-    def judge(self) -> _Budget:
+    def judge(self, counted: Sequence[Block]) -> _Budget:
         return _Budget(self.step)
 
     def in_order(self, chosen: Sequence[Block]) -> list[Block]:
         return by_index(chosen)
 
-    def allows(self, chosen: Sequence[Block]) -> bool:
+    def allows(self, chosen: Sequence[Block], moved: set[int]) -> bool:
         self.tried |= {holding.position for block in chosen for holding in block.holdings}
         return self.step.affordable(chosen)
 
@@ -172,7 +190,7 @@ class _Budget:
     def take(self, blocks: Sequence[Block]) -> None:
         self.taken += blocks
 
-    def shortfall(self) -> int:
+    def shortfall(self, more: Sequence[Block] = ()) -> int:
         return 0
 
 
@@ -186,6 +204,8 @@ def free_milli(draft: Draft) -> Ints:
 
 def _moves_left(draft: Draft) -> int:
     budget = draft.policy.consolidation
+    if budget.mode is ConsolidationMode.OFF:
+        return 0
     left = UNBOUNDED if budget.max_moves_per_cycle is None else budget.max_moves_per_cycle
     if budget.max_moves_per_hour is not None:
         left = min(left, budget.max_moves_per_hour - draft.ledger.moves_last_hour)

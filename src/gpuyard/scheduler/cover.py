@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from heapq import heappop, heappush
 from typing import Final
 
-from gpuyard.scheduler.blocks import Block
+from gpuyard.scheduler.blocks import Block, Judge
 from gpuyard.scheduler.draft import Draft
 from gpuyard.scheduler.fit import NO_FIT
 from gpuyard.scheduler.headroom import blockers
 from gpuyard.scheduler.jobbook import Waiter
 from gpuyard.scheduler.nodebook import Undo
-from gpuyard.scheduler.nodeprice import Judge, Price, Pricing, Stake
+from gpuyard.scheduler.nodeprice import Price, Pricing, Stake
 from gpuyard.scheduler.nodestate import Booked
 from gpuyard.scheduler.placement import has_rule
 from gpuyard.scheduler.shapes import Shape
@@ -96,7 +96,7 @@ class _Cover:
     def _already_free(self, shape: Shape, count: int) -> int:
         """Put tasks where nobody has to go."""
         placed = 0
-        while placed < count and (position := self.draft.fit_later.best(shape, None)) >= 0:
+        while placed < count and (position := self.draft.fit_later.best(shape, self.draft.among)) >= 0:
             self._put(shape, position)
             placed += 1
         return placed
@@ -119,7 +119,7 @@ class _Cover:
         for block in blocks:
             self.gone.add(id(block))
             self.chosen.append(block)
-            for task, at, shares, _ in block.holdings:
+            for task, at, shares, _, _ in block.holdings:
                 touched.setdefault(at, []).append((task.request, shares))
         for at, tasks in touched.items():
             self.undos.append(self.nodes.evict(at, tasks))

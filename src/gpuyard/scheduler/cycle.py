@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from gpuyard.model.plan import Plan
 from gpuyard.model.snapshot import Snapshot
-from gpuyard.policies.policy import DEFAULT, ConsolidationMode, Policy, Step
+from gpuyard.policies.policy import DEFAULT, Policy, Step
 from gpuyard.scheduler.allocate import allocate, leave_everyone
 from gpuyard.scheduler.consolidate import Consolidate
 from gpuyard.scheduler.diagnose import say_why
@@ -16,6 +16,7 @@ from gpuyard.scheduler.draft import Draft
 from gpuyard.scheduler.give_way import make_room
 from gpuyard.scheduler.ledger import Ledger
 from gpuyard.scheduler.preempt import Preempt
+from gpuyard.scheduler.promises import keep_promises
 from gpuyard.scheduler.reclaim import Reclaim
 from gpuyard.scheduler.stale import evict_stale_gangs
 
@@ -33,16 +34,21 @@ def plan(ledger: Ledger, policy: Policy = DEFAULT) -> Plan:
 def drafted(ledger: Ledger, policy: Policy = DEFAULT) -> Draft:
     """The same with its books still open, for those who ask further."""
     draft = Draft(ledger, policy)
+    keep_promises(draft)
     if Step.ALLOCATE in policy.steps:
         allocate(draft)
     else:
         leave_everyone(draft)
-    if Step.CONSOLIDATE in policy.steps and policy.consolidation.mode is not ConsolidationMode.OFF:
-        make_room(draft, Consolidate(draft))
+    consolidate = Consolidate(draft)
+    if Step.CONSOLIDATE in policy.steps:
+        make_room(draft, consolidate)
     if Step.RECLAIM in policy.steps:
         make_room(draft, Reclaim(draft))
     if Step.PREEMPT in policy.steps:
         make_room(draft, Preempt(draft))
+    if Step.CONSOLIDATE in policy.steps:
+        # Nobody is moved for a borrower before everyone who is owed something has had their turn.
+        make_room(draft, consolidate.for_borrowers())
     if Step.STALE_GANGS in policy.steps:
         evict_stale_gangs(draft)
     say_why(draft)

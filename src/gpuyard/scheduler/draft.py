@@ -23,6 +23,8 @@ from gpuyard.scheduler.resources import Amounts
 from gpuyard.scheduler.shapes import Shape
 
 if TYPE_CHECKING:
+    from gpuyard.scheduler.columns import Bools
+    from gpuyard.scheduler.gang import Gang
     from gpuyard.scheduler.jobbook import Waiter
     from gpuyard.scheduler.ledger import Ledger
 
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
 class Placed:
     """One task that this cycle has given a place."""
 
-    __slots__ = ("amounts", "moves", "position", "shape", "shares", "task", "undo", "waiter", "waits")
+    __slots__ = ("amounts", "moves", "position", "shape", "shares", "task", "undo", "waiter", "waits", "withdrawn")
 
     def __init__(self, waiter: Waiter, task: Task, shape: Shape, position: int, waits: bool) -> None:
         self.waiter = waiter
@@ -41,6 +43,8 @@ class Placed:
         """True where the place is still being freed."""
         self.moves = False
         """True where it is the new place of a task that this cycle takes off its old one."""
+        self.withdrawn = False
+        """True where it was given and, before the cycle ended, taken back for somebody else."""
         self.shares: tuple[DeviceShare, ...] = ()
         self.amounts: Amounts = ()
         self.undo: Undo
@@ -53,10 +57,12 @@ class Holding(NamedTuple):
     position: int
     shares: tuple[DeviceShare, ...]
     amounts: Amounts
+    placed: Placed | None = None
+    """Set where the task has not started yet: this same cycle gave it the place."""
 
 
 class Evicted:
-    """One running task that this cycle takes off its place."""
+    """One task that this cycle takes off its place."""
 
     __slots__ = ("holding", "job", "leaf", "moved_to", "reason")
 
@@ -80,6 +86,15 @@ class Eviction:
         self.undos: list[Undo] = []
         self.charges: dict[tuple[int, Amounts], int] = {}
         """How often which queue is discharged of which amounts."""
+
+
+class Kept(NamedTuple):
+    """A task that was promised a place before and starts there now."""
+
+    job: str
+    task: str
+    node: str
+    shares: tuple[DeviceShare, ...]
 
 
 class Left(NamedTuple):
@@ -110,11 +125,18 @@ class Draft:
         self.fit = FitTable(self.nodes, self.eligibility, policy, self._gradient)
         self.total = ledger.total()
         self.shares = self.queues.shares(self.total, policy.usage_weight_milli)
+        self.among: Bools | None = None
+        """Where set, only these nodes are used, for as long as it is set."""
+        self.gangs: dict[str, Gang] = {}
+        """Where jobs stand that this cycle has served in part; the ledger's own view is not touched."""
+        self.kept: list[Kept] = []
         self.placed: list[Placed] = []
         self.log: list[Placed | Eviction] = []
         """Everything done, in order."""
         self.disturbed: set[str] = set()
         """Jobs that this cycle has evicted or moved something of."""
+        self.beneficiaries: set[str] = set()
+        """Jobs for whose sake others gave way."""
         self.left: list[Left] = []
         """Who still waits."""
         self.evictions: list[Evict] = []
@@ -160,7 +182,7 @@ class Draft:
         entry = Eviction(evicted)
         by_node: dict[int, list[Booked]] = {}
         for one in evicted:
-            task, position, shares, amounts = one.holding
+            task, position, shares, amounts, _ = one.holding
             by_node.setdefault(position, []).append((task.request, shares))
             key = (one.leaf, amounts)
             entry.charges[key] = entry.charges.get(key, 0) + 1
@@ -219,17 +241,25 @@ class Draft:
 
     def tasks_given(self, job: str) -> frozenset[str]:
         """The tasks of a job that this cycle has given a place."""
-        return frozenset(placed.task.id for placed in self.placed if placed.waiter.job.id == job)
+        given = (placed for placed in self.placed if not placed.withdrawn)
+        return frozenset(placed.task.id for placed in given if placed.waiter.job.id == job)
+
+    def withdraw(self, placed: Placed) -> None:
+        """A place this cycle gave goes to somebody else after all; its job waits again."""
+        placed.withdrawn = True
+        job = placed.waiter.job
+        if not any(left.waiter.job.id == job.id for left in self.left):
+            self.left.append(Left(placed.waiter, (placed.waiter.rank[2:],)))
 
     def leave_waiting(self, queue: str, jobs: Iterable[str], reasons: tuple[Reason, ...]) -> None:
         self.waiting.append(Waiting(queue, tuple(jobs), reasons))
 
     def finish(self) -> Plan:
-        actions: list[Action] = []
+        actions: list[Action] = [Bind(*kept, Reason(Token.PLACED, subject=kept.node)) for kept in self.kept]
         for entry in self.log:
             if isinstance(entry, Eviction):
-                actions += map(self._stop, entry.evicted)
-            elif not entry.moves:
+                actions += [self._stop(one) for one in entry.evicted if one.holding.placed is None]
+            elif not entry.moves and not entry.withdrawn:
                 actions.append(self._start(entry))
         actions += self.evictions
         return Plan(tuple(actions), tuple(sorted(self.waiting, key=_place)))

@@ -62,7 +62,7 @@ class _Case:
         self.job = job
         self.plan = plan
         self.actions = [action for action in plan.actions if action.job == job.id]
-        self.told = plan.reasons_for(job.id)
+        self.told = tuple(reason for entry in plan.waiting if job.id in entry.jobs for reason in entry.reasons)
 
     def explanation(self) -> Explanation:
         job, blockers = self.job, self._blockers()
@@ -90,9 +90,10 @@ class _Case:
     def _blockers(self) -> tuple[Reason, ...]:
         """Of a job that waits, or waits for more tasks; a place that is being freed is one, too."""
         freeing = dict.fromkeys(action.reason for action in self.actions if isinstance(action, Promise))
-        waiter = self._waiter() if self.told else None
+        # A job that only waits for a place it was promised has no other blocker.
+        waiter = self._waiter() if any(reason.token is not Token.PLACE_FREEING for reason in self.told) else None
         found = every_blocker(self.draft, waiter, self.told) if waiter else self.told
-        return (*freeing, *found)
+        return tuple(dict.fromkeys((*freeing, *found)))
 
     def _waiter(self) -> Waiter | None:
         """What the job still wants once the plan is carried out."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from gpuyard.scheduler.draft import Draft, Left
-from gpuyard.scheduler.headroom import blockers
+from gpuyard.scheduler.headroom import blockers, may_disturb
 from gpuyard.scheduler.jobbook import Waiter
 from gpuyard.scheduler.ordering import Turns
 from gpuyard.scheduler.placement import Placer
@@ -26,19 +26,22 @@ class Step(Protocol):
 def make_room(draft: Draft, step: Step) -> None:
     """Try everyone who still waits."""
     turns = Turns.of_left(draft, draft.left)
+    draft.left.clear()
     placer = Placer(draft)
     left: list[Left] = []
     failed: set[object] = set()
     while (waiter := turns.next()) is not None:
         kind = (waiter.leaf, waiter.rank[0], waiter.firm, waiter.signature)
-        worth_trying = kind not in failed and _may_disturb(draft, waiter)
+        worth_trying = kind not in failed and may_disturb(draft, waiter)
         if worth_trying and (_fits(draft, placer, waiter) or step.attempt(waiter, [*left, *turns.left()])):
             failed.clear()
             turns.served(waiter, None)
         else:
             failed.add(kind)
             left.append(turns.dropped(waiter))
-    draft.left[:] = left
+    # Whoever had a place taken back is there already.
+    again = {entry.waiter.job.id for entry in left}
+    draft.left[:] = [*left, *(entry for entry in draft.left if entry.waiter.job.id not in again)]
 
 
 def _fits(draft: Draft, placer: Placer, waiter: Waiter) -> bool:
@@ -46,9 +49,3 @@ def _fits(draft: Draft, placer: Placer, waiter: Waiter) -> bool:
     if not draft.nodes.later or blockers(draft.queues, waiter.leaf, waiter.at_least, waiter.firm):
         return False
     return placer.place(waiter)
-
-
-def _may_disturb(draft: Draft, waiter: Waiter) -> bool:
-    job = waiter.job
-    since_ms = max(job.submitted_at_ms, job.last_evicted_at_ms or 0)
-    return draft.ledger.now_ms >= since_ms + job.preemption_delay_ms

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import combinations
-from typing import Final, Protocol
+from typing import Final
 
 from gpuyard.model.quantities import MILLI
-from gpuyard.scheduler.blocks import Block, closure
+from gpuyard.scheduler.blocks import Block, Judge, closure
 from gpuyard.scheduler.draft import Draft
 from gpuyard.scheduler.nodestate import Booked, NodeState
 from gpuyard.scheduler.resources import GPU_AT
@@ -22,14 +22,6 @@ EXACT_BLOCKS: Final = 8
 
 Price = tuple[int, tuple[int, ...], tuple[Block, ...]]
 """Cost, the blocks' places in the order, the blocks."""
-
-
-class Judge(Protocol):
-    """Says whether blocks may go, on top of those taken so far."""
-
-    def allows(self, blocks: Sequence[Block]) -> bool: ...
-
-    def take(self, blocks: Sequence[Block]) -> None: ...
 
 
 class Stake:
@@ -43,7 +35,7 @@ class Stake:
         self.milli = self.devices = self.cpu_milli = self.memory_bytes = 0
         self.whole = True
         """Holds nothing but whole GPUs."""
-        for task, at, shares, amounts in block.holdings:
+        for task, at, shares, amounts, _ in block.holdings:
             if at == position:
                 request = task.request
                 self.tasks.append((request, shares))

@@ -7,12 +7,13 @@ and every queue above it up to where the two families part, holds more than it i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import ChainMap, Counter
+from collections.abc import Iterator, Mapping, Sequence
 from operator import sub as minus
 from typing import NamedTuple
 
 from gpuyard.model.reasons import Reason, Token
-from gpuyard.scheduler.blocks import Block, Blocks, in_yielding_order, same_rank
+from gpuyard.scheduler.blocks import Block, Blocks, InTurn, Judge, in_yielding_order, same_rank
 from gpuyard.scheduler.draft import Draft, Left
 from gpuyard.scheduler.jobbook import Waiter
 from gpuyard.scheduler.ordering import QueueKey, Terms, over_fair_share
@@ -33,6 +34,9 @@ class Giver(NamedTuple):
     leaf: int
     levels: tuple[Level, ...]
     min_runtime_ms: int
+    may_be_shuffled: bool
+    """Whether its jobs may be moved, though not stopped, while it holds just what it is owed: the job's own queue
+    stays within its quota."""
 
 
 class Reclaim:
@@ -81,7 +85,8 @@ class ReclaimRules:
         for frame in self.draft.queues.frames:
             if frame.leaf and frame.at != self.waiter.leaf and self.draft.ledger.yielders[frame.at].jobs:
                 giver = self._giver(frame.at)
-                if all(self.holds_more(level, self.held[level.at]) for level in giver.levels):
+                over = all(self.holds_more(level, self.held[level.at]) for level in giver.levels)
+                if over or (self.may_move and self.may_shuffle(giver, self.held)):
                     yield giver
 
     def _giver(self, leaf: int) -> Giver:
@@ -91,9 +96,10 @@ class ReclaimRules:
         top = theirs[-1]
         taker = next(at for at in reversed(mine) if frames[at].parent == frames[top].parent)
         levels = [Level(at, self._bounds(frames[at].quota)) for at in theirs]
-        if not self._stays_within_quota(taker):
+        within_quota = self._stays_within_quota(taker)
+        if not within_quota:
             levels[-1] = Level(top, self._bounds(self.step.terms[top].allowance))
-        return Giver(leaf, tuple(levels), self._min_runtime_ms(top))
+        return Giver(leaf, tuple(levels), self._min_runtime_ms(top), within_quota)
 
     def _bounds(self, amounts: Sequence[int | None]) -> tuple[tuple[int, int], ...]:
         return tuple([(at, bound) for at in self.asked if (bound := amounts[at]) is not None])
@@ -118,11 +124,17 @@ class ReclaimRules:
     def holds_more(self, level: Level, amounts: Sequence[int]) -> bool:
         return any(amounts[position] > bound for position, bound in level.bounds)
 
+    def may_shuffle(self, giver: Giver, left: Mapping[int, Sequence[int]] | Sequence[Sequence[int]]) -> bool:
+        """Whether nobody on the giver's side holds less than it is owed: an over-fed queue moves no under-fed one."""
+        return giver.may_be_shuffled and all(
+            left[level.at][position] >= bound for level in giver.levels for position, bound in level.bounds
+        )
+
     def could_be_enough(self) -> bool:
         """Whether all that may be taken, at the very most, adds up to the GPUs that are missing."""
         need = self.waiter.at_least[GPU_AT]
-        if not self.givers:
-            return False
+        if not any(self.holds_more(giver.levels[0], self.held[leaf]) for leaf, giver in self.givers.items()):
+            return bool(self.givers)
         if not need or any(shape.request.mig for shape in self.waiter.shapes):
             return True
         columns = self.draft.nodes.later_columns()
@@ -136,7 +148,8 @@ class ReclaimRules:
         most = self.held[giver.leaf][GPU_AT]
         for level in giver.levels:
             if [position for position, _ in level.bounds] == [GPU_AT]:
-                most = min(most, self.held[level.at][GPU_AT] - level.bounds[0][1] + largest - 1)
+                over = self.held[level.at][GPU_AT] - level.bounds[0][1]
+                most = min(most, over + largest - 1 if over > 0 else 0)
         return most
 
     # Who first ---------------------------------------------------------------------------------------------------
@@ -177,19 +190,20 @@ class ReclaimRules:
 
     # What is allowed ---------------------------------------------------------------------------------------------
 
-    def judge(self) -> Taken:
-        return Taken(self)
+    def judge(self, counted: Sequence[Block]) -> Judge:
+        return InTurn(Taken(self), counted)
 
     def in_order(self, chosen: Sequence[Block]) -> list[Block]:
         """Small before large: what exceeds what a queue is owed by little goes in little pieces while it can."""
         return sorted(chosen, key=_smallest_first)
 
-    def allows(self, chosen: Sequence[Block]) -> bool:
+    def allows(self, chosen: Sequence[Block], moved: set[int]) -> bool:
         taken = Taken(self)
-        if not taken.allows(chosen):
+        stopped = [block for block in chosen if id(block) not in moved] if moved else chosen
+        if stopped and not taken.loses(stopped):
             return False
-        taken.take(chosen)
-        return self._fair_to_siblings(taken)
+        taken.take(stopped)
+        return self._fair_to_siblings(taken) and all(taken.allows((block,)) for block in chosen if id(block) in moved)
 
     def _fair_to_siblings(self, taken: Taken) -> bool:
         """Nobody climbs above the fair share at the cost of a sibling that is less above its own."""
@@ -224,8 +238,9 @@ class Taken:
 
     def __init__(self, rules: ReclaimRules) -> None:
         self.rules = rules
-        self.amounts: dict[int, list[int]] = {}
+        self.amounts: dict[int, Sequence[int]] = {}
         """Per queue that gives something: what it still has."""
+        self._held: dict[int, Sequence[int]] = dict(enumerate(rules.held))
         self._keys: dict[int, QueueKey] = {}
 
     def left(self, at: int) -> Sequence[int]:
@@ -241,18 +256,23 @@ class Taken:
                 self.amounts[at] = list(map(minus, self.left(at), total))
                 self._keys.pop(at, None)
 
+    def loses(self, blocks: Sequence[Block]) -> bool:
+        """Whether each may be lost once those before it are gone, the small ones first."""
+        return self._plenty(blocks) or self._one_by_one(blocks, shuffled=False)
+
     def allows(self, blocks: Sequence[Block]) -> bool:
-        """Whether each may go once those before it are gone, the small ones first."""
-        if len(blocks) == 1:
-            return self._may_give(blocks[0], self.amounts)
-        if self._plenty(blocks):
-            return True
-        trial = {at: list(left) for at, left in self.amounts.items()}
+        """The same, where those that may not be lost may yet be moved: whether they are turns out later."""
+        return self._plenty(blocks) or self._one_by_one(blocks, shuffled=self.rules.may_move)
+
+    def _one_by_one(self, blocks: Sequence[Block], shuffled: bool) -> bool:
+        left = ChainMap[int, Sequence[int]]({}, self.amounts, self._held)
         for block in sorted(blocks, key=_smallest_first):
-            if not self._may_give(block, trial):
+            giver = self.rules.givers[block.leaf]
+            if self._may_give(giver, left):
+                for level in giver.levels:
+                    left[level.at] = list(map(minus, left[level.at], block.amounts))
+            elif not shuffled or not self.rules.may_shuffle(giver, left):
                 return False
-            for level in self.rules.givers[block.leaf].levels:
-                trial[level.at] = list(map(minus, trial.get(level.at) or self.rules.held[level.at], block.amounts))
         return True
 
     def _plenty(self, blocks: Sequence[Block]) -> bool:
@@ -270,25 +290,21 @@ class Taken:
                 return False
         return True
 
-    def _may_give(self, block: Block, left: dict[int, list[int]]) -> bool:
-        held = self.rules.held
-        for at, bounds in self.rules.givers[block.leaf].levels:
-            amounts = left.get(at) or held[at]
-            for position, bound in bounds:
-                if amounts[position] > bound:
-                    break
-            else:
-                return False
-        return True
+    def _may_give(self, giver: Giver, left: Mapping[int, Sequence[int]]) -> bool:
+        return all(self.rules.holds_more(level, left[level.at]) for level in giver.levels)
 
-    def shortfall(self) -> int:
-        return sum(self.shortfall_of(at) for at in self.amounts if self.rules.draft.queues.frames[at].leaf)
+    def shortfall(self, more: Sequence[Block] = ()) -> int:
+        position, further = self.rules.asked[0], Counter[int]()
+        for block in more:
+            further[block.leaf] += block.amounts[position]
+        leaves = {at for at in self.amounts if self.rules.draft.queues.frames[at].leaf} | further.keys()
+        return sum(self.shortfall_of(at, further[at]) for at in leaves)
 
-    def shortfall_of(self, leaf: int) -> int:
-        """How far below what it is owed a queue is, of the first thing the job asks for."""
+    def shortfall_of(self, leaf: int, further: int = 0) -> int:
+        """How far below what it is owed a queue is, of the first thing the job asks for, if it gives so much more."""
         position = self.rules.asked[0]
         quota = self.rules.draft.queues.frames[leaf].quota[position]
-        return max(0, (quota or 0) - max(0, self.left(leaf)[position]))
+        return max(0, (quota or 0) - max(0, self.left(leaf)[position] - further))
 
     def key(self, at: int) -> QueueKey:
         """Higher gives first: the reverse of the order in which queues are served."""

@@ -33,7 +33,7 @@ class SlotBound:
         """Count on one more block being gone."""
         if not self.each_milli:
             return
-        for task, position, shares, amounts in block.holdings:
+        for task, position, shares, amounts, _ in block.holdings:
             if self._eligible[position]:
                 before = self._free[position]
                 # A memory request may count for less than the device it keeps others from.

@@ -17,6 +17,8 @@ def evict_stale_gangs(draft: Draft) -> None:
     """Evict every task of gangs that have been incomplete for too long."""
     for id in sorted(draft.ledger.incomplete):
         job = draft.ledger.jobs[id]
+        if id in draft.disturbed:
+            continue
         if _out_of_grace(draft, job) and not satisfied(job.group, in_place(job, draft.tasks_given(id))):
             _evict(draft, job)
 

@@ -15,11 +15,10 @@ import msgspec
 
 from gpuyard.model.jobs import Job, Task, TaskState
 from gpuyard.scheduler.blocks import Block
-from gpuyard.scheduler.draft import Draft, Left, Placed
+from gpuyard.scheduler.draft import Draft, Holding, Left, Placed
 from gpuyard.scheduler.gang import Gang
 from gpuyard.scheduler.headroom import blockers
 from gpuyard.scheduler.jobbook import LineKey, Waiter, next_waiter
-from gpuyard.scheduler.moves import has_place
 from gpuyard.scheduler.ordering import Turns
 from gpuyard.scheduler.placement import Placer
 
@@ -27,7 +26,7 @@ from gpuyard.scheduler.placement import Placer
 class Trial:
     """One set of blocks, which the draft has evicted since a mark."""
 
-    def __init__(self, draft: Draft, waiter: Waiter, blocks: Sequence[Block], others: Sequence[Left]) -> None:
+    def __init__(self, draft: Draft, waiter: Waiter | None, blocks: Sequence[Block], others: Sequence[Left]) -> None:
         self.draft = draft
         self.waiter = waiter
         self.blocks = blocks
@@ -39,9 +38,9 @@ class Trial:
 
     def run(self, may_move: bool, job_first: bool) -> bool:
         """Whether the job gets its places. Leaves them, and those of who returned, in the draft."""
-        if job_first and not self._place(self.waiter):
+        placed = self.waiter is None or (job_first and self._place(self.waiter))
+        if job_first and not placed:
             return False
-        placed = job_first
         turns = self._turns(() if job_first else self.others)
         while (waiter := turns.next()) is not None:
             if waiter is self.waiter:
@@ -59,12 +58,13 @@ class Trial:
         """Blocks that got their old places back."""
         return [block for block in self.blocks if all(self._same_place(holding) for holding in block.holdings)]
 
-    def _same_place(self, holding: tuple[Task, int, object, object]) -> bool:
-        placed = self.returned.get(holding[0].id)
-        return placed is not None and (placed.position, placed.shares) == (holding[1], holding[2])
+    def _same_place(self, holding: Holding) -> bool:
+        placed = self.returned.get(holding.task.id)
+        return placed is not None and (placed.position, placed.shares) == (holding.position, holding.shares)
 
-    def all_returned(self) -> bool:
-        return all(holding.task.id in self.returned for block in self.blocks for holding in block.holdings)
+    def has_returned(self, block: Block) -> bool:
+        """Whether all of a block has a place again."""
+        return all(holding.task.id in self.returned for holding in block.holdings)
 
     def _turns(self, others: Sequence[Left]) -> Turns:
         lines: dict[LineKey, Sequence[tuple[int, str]]] = {left.waiter.line: left.line for left in others}
@@ -97,8 +97,10 @@ class Trial:
             return False
         for task in tasks:
             holding = self._victims.evicted[task.id]
-            frame = draft.nodes.frames[holding.position]
-            if not has_place(draft.nodes.later[holding.position], task.request, holding.shares, frame):
+            if draft.among is not None and not draft.among[holding.position]:
+                draft.rollback(mark)
+                return False
+            if not draft.nodes.later[holding.position].holds(task.request, holding.shares):
                 draft.rollback(mark)
                 return False
             placed = Placed(waiter, task, draft.shapes.of(task.request), holding.position, waits=True)

@@ -79,12 +79,14 @@ class _Replay:
 
     def _still_running(self, action: Evict | Move | Resize) -> Reason | None:
         task = _task(self.ledger.jobs.get(action.job), action.task)
-        running = task is not None and task.state is TaskState.RUNNING
+        running = task is not None and task.state in ACTIVE
         return None if running else Reason(Token.GANG_INCOMPLETE, subject=action.task)
 
     def _place(self, action: Bind | Promise) -> Reason | None:
         job = self.ledger.jobs.get(action.job)
         task = _task(job, action.task)
+        if job is not None and task is not None and self._was_promised(task, action):
+            return self._keep(job, task)
         if job is None or task is None or task.state is not TaskState.PENDING:
             return Reason(Token.GANG_INCOMPLETE, subject=action.task)
         leaf = self.queues.leaf_at(job.queue)
@@ -104,6 +106,21 @@ class _Replay:
             self.queues.charge(leaf, self._amounts(task, action, position), not job.preemptible)
             self.present.append((position, job, task.request.where.neighbours))
         return reason
+
+    def _was_promised(self, task: Task, action: Bind | Promise) -> bool:
+        promised = task.state is TaskState.PROMISED and isinstance(action, Bind)
+        return promised and (task.node, task.shares or action.shares) == (action.node, action.shares)
+
+    def _keep(self, job: Job, task: Task) -> Reason | None:
+        """A promise of before: its place is booked for later and charged already, and must be free now."""
+        position = self.nodes.at.get(task.node, -1)
+        if position < 0 or self.nodes.is_broken(job, task):
+            return Reason(Token.NO_MATCHING_NODE, subject=task.node)
+        shares = self.nodes.held(job, task)
+        short = _shortage(task, shares, self.nodes.now[position], self.nodes.frames[position])
+        if short is None:
+            self.nodes.start(position, task.request, shares)
+        return short
 
     def _room(self, action: Bind | Promise, task: Task, position: int) -> Reason | None:
         now, later = self.nodes.now[position], self.nodes.later.get(position)

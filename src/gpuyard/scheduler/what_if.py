@@ -98,7 +98,10 @@ class _Side:
         self.actions: dict[str, list[Bind | Promise | Evict | Move | Resize]] = {}
         for action in planned.actions:
             self.actions.setdefault(action.job, []).append(action)
-        self.waiting = {job: entry.reasons for entry in planned.waiting for job in entry.jobs}
+        self.waiting: dict[str, tuple[Reason, ...]] = {}
+        for entry in planned.waiting:
+            for job in entry.jobs:
+                self.waiting[job] = (*self.waiting.get(job, ()), *entry.reasons)
 
     def outcome(self, id: str) -> Outcome:
         job = self.jobs.get(id)
