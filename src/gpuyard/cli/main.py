@@ -108,7 +108,7 @@ def cli() -> None:
 
     \b
     gpuyard demo                                 the core at work on an example
-    gpuyard plan --cluster cluster.yaml          what the next cycle would decide
+    gpuyard plan cluster.yaml                    what the next cycle would decide
     gpuyard plan --cluster cluster.yaml job.yaml what would happen to that job
     gpuyard explain llm --cluster cluster.yaml   why a job waits, and the ways out
     gpuyard what-if c.yaml --cluster cluster.yaml  what a change would make different

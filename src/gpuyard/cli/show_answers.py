@@ -13,7 +13,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from gpuyard.cli.show import shown, table
+from gpuyard.cli.show import table
 from gpuyard.model.difference import Difference
 from gpuyard.model.explanation import Explanation, QueueStanding, Standing
 from gpuyard.model.text import (
@@ -23,6 +23,7 @@ from gpuyard.model.text import (
     moved_text,
     now_waiting_text,
     placement_text,
+    printable,
     queue_text,
     rank_text,
     reason_text,
@@ -44,13 +45,18 @@ LEGEND: Final = (
 _HOLDS: Final = frozenset({Standing.RUNNING, Standing.MOVING, Standing.EVICTED, Standing.ENDING})
 
 
+def _shown(words: str) -> Text:
+    """Words of others as they are, and harmless."""
+    return Text(printable(words))
+
+
 # -------------------------------------------------------------------------------------------------------- explanations
 
 
 def show_explanation(out: Console, explanation: Explanation, now_ms: int) -> None:
     """Where a job stands, and then only what there is to say about it."""
     out.print(
-        shown(f"{explanation.job} (team {explanation.queue}) {standing_text(explanation.standing)}"), style="bold"
+        _shown(f"{explanation.job} (team {explanation.queue}) {standing_text(explanation.standing)}"), style="bold"
     )
     for heading, lines in _sections(explanation, now_ms):
         _section(out, heading, lines)
@@ -86,7 +92,7 @@ def _section(out: Console, heading: str, lines: Iterable[str]) -> None:
     if listed:
         _heading(out, heading)
     for line in listed:
-        out.print(Padding(shown(line), (0, 0, 0, 2), expand=False))
+        out.print(Padding(_shown(line), (0, 0, 0, 2), expand=False))
 
 
 def _heading(out: Console, heading: str) -> None:
@@ -97,7 +103,7 @@ def _heading(out: Console, heading: str) -> None:
 def _queues(queues: tuple[QueueStanding, ...]) -> Table:
     made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
     for queue in queues:
-        made.add_row(shown(queue.name), Text(queue_bar(queue)), shown(queue_text(queue)))
+        made.add_row(_shown(queue.name), Text(queue_bar(queue)), _shown(queue_text(queue)))
     made.add_row("", "", Text(LEGEND, style="dim"))
     return made
 
@@ -117,7 +123,7 @@ def queue_bar(queue: QueueStanding) -> str:
 def _ways_out(explanation: Explanation) -> Table:
     made = table("WAY OUT", "WHOM IT COSTS")
     for way in explanation.ways_out:
-        made.add_row(shown(way_text(way)), shown(costs_text(way.costs)))
+        made.add_row(_shown(way_text(way)), _shown(costs_text(way.costs)))
     return made
 
 
@@ -129,7 +135,7 @@ def show_difference(out: Console, difference: Difference) -> None:
     if not difference.empty:
         made = table("JOB", "TEAM", "WHAT WOULD BE DIFFERENT")
         for job, queue, what in _rows(difference):
-            made.add_row(*map(shown, (job, queue, what)))
+            made.add_row(*map(_shown, (job, queue, what)))
         out.print(made)
         out.print()
     out.print(Text(_summary(difference)))

@@ -74,6 +74,7 @@ class Reason(msgspec.Struct, frozen=True, gc=False):
     beneficiary: str = ""
     """The job for whose sake it happens."""
     shortfall: int = 0
-    """How far below what it is owed this takes a queue, because a gang goes as a whole; in the unit of `resource`."""
+    """How far below what it is owed this takes a queue, because a gang goes as a whole; in the unit of `resource`
+    (where that is one model of GPUs: of GPUs of any model)."""
     never: bool = False
     """True where waiting alone cannot help: the cluster or the job must change."""

@@ -54,14 +54,16 @@ def amount_text(resource: str, amount: int) -> str:
     return f"{number} {resource}"
 
 
-def duration_text(milliseconds: int) -> str:
-    """`1h 30m`, `45s`, `500ms`: the two largest units that matter."""
-    parts = []
-    for unit, size in (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)):
-        count, milliseconds = divmod(milliseconds, size)
-        if count:
-            parts.append(f"{count}{unit}")
-    return " ".join(parts[:2]) or "0s"
+def duration_text(span_ms: int) -> str:
+    """The two largest units: `3h`, `2d 4h`, `45s`; below a second, `a moment`."""
+    seconds = span_ms // 1000
+    units = (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
+    parts: list[str] = []
+    for name, size in units:
+        count, seconds = divmod(seconds, size)
+        if count or parts:
+            parts.append(f"{count}{name}" if count else "")
+    return " ".join(part for part in parts[:2] if part) or "a moment"
 
 
 def _plural(noun: str, amount_milli: int) -> str:
@@ -207,19 +209,32 @@ def _delayed(reason: Reason) -> str:
 
 
 def _for_whom(reason: Reason) -> str:
-    return f' to job "{reason.beneficiary}"' if reason.beneficiary else ""
+    return f' to job "{reason.beneficiary}"' if reason.beneficiary else " to a job"
 
 
 def _reclaimed(reason: Reason) -> str:
     whose = _subject(reason, "queue", "its queue")
-    if reason.have <= reason.need or not reason.have:
-        return f"gives way{_for_whom(reason)}: {whose} had borrowed what another queue is owed"
-    held = f"{whose} holds {_amount(reason, reason.have)} and is owed {_number(reason, reason.need)}"
-    return f"gives way{_for_whom(reason)}, whose queue is owed it: {held}"
+    held = f"{whose} has borrowed it"
+    if reason.have > reason.need:
+        held = f"{whose} holds {_amount(reason, reason.have)} and is owed {_number(reason, reason.need)}"
+    return f"gives way{_for_whom(reason)} of another queue: {held}{_shortfall(reason)}"
+
+
+def _shortfall(reason: Reason) -> str:
+    if not reason.shortfall:
+        return ""
+    missing = amount_text(_without_model(reason.resource), reason.shortfall)
+    return f"; it goes whole, which leaves the queue {missing} below what it is owed"
+
+
+def _without_model(resource: str) -> str:
+    """What a queue is short of is counted in GPUs of any model."""
+    return GPU if not resource or resource.startswith(f"{GPU}/") else resource
 
 
 def _preempted(reason: Reason) -> str:
-    return f"gives way{_for_whom(reason)}, which has a higher priority in the same queue"
+    whose = _subject(reason, "queue", "the same queue")
+    return f"gives way{_for_whom(reason)}, which has a higher priority in {whose}"
 
 
 def _moved(reason: Reason) -> str:
@@ -228,7 +243,9 @@ def _moved(reason: Reason) -> str:
 
 
 def _stale(reason: Reason) -> str:
-    return "its gang has been incomplete for too long: it stops and starts again as a whole"
+    whose = _subject(reason, "group", "its gang")
+    lost = f" ({reason.have} of {reason.need} tasks are left)" if reason.need else ""
+    return f"{whose} has been incomplete for too long{lost}: it stops and starts again as a whole"
 
 
 def _drained(reason: Reason) -> str:

@@ -38,7 +38,8 @@ class Consolidate:
 
     def __init__(self, draft: Draft) -> None:
         self.draft = draft
-        self.serves_borrowers = False
+        self.serves: frozenset[bool] = frozenset({False})
+        """Whether jobs that would borrow are served, those that would not, or both."""
         self.blocks = Blocks(draft)
         self.budget = draft.policy.consolidation
         self.moves_left = _moves_left(draft)
@@ -46,14 +47,22 @@ class Consolidate:
         """Tasks moved so far, per queue and per job."""
 
     def for_borrowers(self) -> Consolidate:
-        self.serves_borrowers = True
+        self.serves = frozenset({True})
+        return self
+
+    def for_the_owed(self) -> Consolidate:
+        self.serves = frozenset({False})
+        return self
+
+    def for_everyone(self) -> Consolidate:
+        self.serves = frozenset({True, False})
         return self
 
     def attempt(self, waiter: Waiter, others: list[Left]) -> bool:
         """Place a job by moving others. Only a job that may itself be preempted makes others move."""
         if waiter.firm or self.moves_left <= 0 or not self._enough_in_total(waiter):
             return False
-        if self._borrows(waiter) is not self.serves_borrowers:
+        if self._borrows(waiter) not in self.serves:
             return False
         avoided: set[int] = set()
         for _ in range(ATTEMPTS):
@@ -153,6 +162,8 @@ class ConsolidateRules:
         lacking = shape.at_least[GPU_AT] - free_milli(draft)
         possible = draft.eligibility.nodes(shape.request.where) & (draft.eligibility.gpu_all >= shape.at_least[GPU_AT])
         possible &= lacking <= self.step.moves_left * shape.at_least[GPU_AT]
+        if draft.among is not None:
+            possible &= draft.among
         positions = np.flatnonzero(possible)
         ordered = positions[np.argsort(lacking[positions], kind="stable")].tolist()
         most = NODES_LOOKED_AT + len(self.waiter.shapes)

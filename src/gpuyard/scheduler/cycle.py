@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from gpuyard.model.plan import Plan
 from gpuyard.model.snapshot import Snapshot
-from gpuyard.policies.policy import DEFAULT, Policy, Step
-from gpuyard.scheduler.allocate import allocate, leave_everyone
+from gpuyard.policies.policy import DEFAULT, ConsolidationMode, Policy, Step
+from gpuyard.scheduler.allocate import allocate, allocate_left, leave_everyone
 from gpuyard.scheduler.consolidate import Consolidate
+from gpuyard.scheduler.defragment import defragment, in_use
 from gpuyard.scheduler.diagnose import say_why
 from gpuyard.scheduler.draft import Draft
 from gpuyard.scheduler.give_way import make_room
@@ -34,14 +35,16 @@ def plan(ledger: Ledger, policy: Policy = DEFAULT) -> Plan:
 def drafted(ledger: Ledger, policy: Policy = DEFAULT) -> Draft:
     """The same with its books still open, for those who ask further."""
     draft = Draft(ledger, policy)
-    keep_promises(draft)
-    if Step.ALLOCATE in policy.steps:
-        allocate(draft)
-    else:
-        leave_everyone(draft)
     consolidate = Consolidate(draft)
+    keep_promises(draft)
+    if Step.ALLOCATE not in policy.steps:
+        leave_everyone(draft)
+    elif policy.consolidation.mode is ConsolidationMode.KEEP_NODES_FREE:
+        _allocate_keeping_nodes_free(draft, consolidate)
+    else:
+        allocate(draft)
     if Step.CONSOLIDATE in policy.steps:
-        make_room(draft, consolidate)
+        make_room(draft, consolidate.for_the_owed())
     if Step.RECLAIM in policy.steps:
         make_room(draft, Reclaim(draft))
     if Step.PREEMPT in policy.steps:
@@ -49,7 +52,17 @@ def drafted(ledger: Ledger, policy: Policy = DEFAULT) -> Draft:
     if Step.CONSOLIDATE in policy.steps:
         # Nobody is moved for a borrower before everyone who is owed something has had their turn.
         make_room(draft, consolidate.for_borrowers())
+        defragment(draft, consolidate)
     if Step.STALE_GANGS in policy.steps:
         evict_stale_gangs(draft)
     say_why(draft)
     return draft
+
+
+def _allocate_keeping_nodes_free(draft: Draft, consolidate: Consolidate) -> None:
+    """Fill nodes that are in use, prefer a cheap move to opening an empty one, and open it only then."""
+    draft.among = in_use(draft)
+    allocate(draft)
+    make_room(draft, consolidate.for_everyone())
+    draft.among = None
+    allocate_left(draft)

@@ -76,8 +76,8 @@ class ReclaimRules:
         self.held = [tuple(amounts) for amounts in self.draft.queues.held]
         """As things stood before anyone gave way."""
         self.givers = {giver.leaf: giver for giver in self._givers()}
-        self._told: dict[int, int] = {}
-        """Per queue: what it has left of the first thing the job asks for, after the blocks told so far."""
+        self._told: dict[int, Amounts] = {}
+        """Per queue: what it has left after the blocks told so far. One that moves takes nothing away."""
 
     # Who may have to give ----------------------------------------------------------------------------------------
 
@@ -221,16 +221,23 @@ class ReclaimRules:
         return True
 
     def reason(self, block: Block, moved: bool) -> Reason:
-        frame = self.draft.queues.frames[block.leaf]
-        position = self.asked[0]
-        before = self._told.get(block.leaf, self.held[block.leaf][position])
-        after = self._told[block.leaf] = before - block.amounts[position]
-        job, name = self.waiter.job.id, self.draft.queues.resources.names[position]
+        frame, job = self.draft.queues.frames[block.leaf], self.waiter.job.id
+        before = self._told.get(block.leaf, self.held[block.leaf])
+        position = self._exceeded(frame.quota, before)
+        name = self.draft.queues.resources.names[position]
         if moved:
             return Reason(Token.MOVED, name, subject=frame.name, beneficiary=job)
-        owed = frame.quota[position] or 0
-        short = max(0, owed - after) - max(0, owed - before)
-        return Reason(Token.RECLAIMED, name, before, owed, frame.name, beneficiary=job, shortfall=short)
+        after = self._told[block.leaf] = tuple(map(minus, before, block.amounts))
+        first = self.asked[0]
+        owed, owed_first = frame.quota[position] or 0, frame.quota[first] or 0
+        short = max(0, owed_first - after[first]) - max(0, owed_first - before[first])
+        return Reason(Token.RECLAIMED, name, before[position], owed, frame.name, beneficiary=job, shortfall=short)
+
+    def _exceeded(self, quota: Sequence[int | None], held: Amounts) -> int:
+        """Of what a queue holds more than it is owed: GPUs, or else one model of them."""
+        first, models = self.asked[0], self.draft.queues.resources.by_model.values()
+        among = [at for at in self.asked if at == first or (first == GPU_AT and at in models)]
+        return next((at for at in among if (owed := quota[at]) is not None and held[at] > owed), first)
 
 
 class Taken:

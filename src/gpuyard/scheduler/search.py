@@ -228,11 +228,15 @@ class Search:
         return self.rules.judge(chosen).shortfall(stopped) if placed else cover.short
 
     def _cannot_be_cheaper(self, blocks: list[Block]) -> bool:
-        """Whether a set frees no more than is missing, and all of it at the lowest price there is."""
+        """Whether a set frees no more than is missing, all of it at the lowest price there is, and in as few blocks as
+        the largest job there is allows."""
         columns = self.draft.nodes.later_columns()
         columns.sync()
         missing_milli = self.waiter.at_least[GPU_AT] - int(columns.gpu_milli.clip(0).sum())
         lowest = min(block.lost_ms for block in self.taken)
+        largest_milli = max(yielders.largest_milli for yielders in self.draft.ledger.yielders)
+        if len(blocks) > 1 and len(blocks) * largest_milli >= missing_milli + largest_milli:
+            return False
         return sum(block.amounts[GPU_AT] * block.lost_ms for block in blocks) <= missing_milli * lowest
 
     def _used(self, taken: list[Block]) -> list[Block] | None:

@@ -48,7 +48,7 @@ class Trial:
                     return False
                 placed = True
                 turns.served(waiter, None)
-            elif waiter.job.id in self._victims.leaves and self._return(waiter, may_move):
+            elif waiter.job.id in self._victims and self._return(waiter, may_move):
                 turns.served(waiter, self._victims.next_of(waiter, self.draft.given(waiter)))
             else:
                 turns.dropped(waiter)
@@ -67,6 +67,8 @@ class Trial:
         return all(holding.task.id in self.returned for holding in block.holdings)
 
     def _turns(self, others: Sequence[Left]) -> Turns:
+        # A job that gives way while it waits to grow has one turn, as one that gave way.
+        others = [left for left in others if left.waiter.job.id not in self._victims.leaves]
         lines: dict[LineKey, Sequence[tuple[int, str]]] = {left.waiter.line: left.line for left in others}
         starts = {left.waiter.line: left.start for left in others}
         first = {left.waiter.job.id: left.waiter for left in others}
@@ -151,7 +153,7 @@ class _Victims(Mapping[str, Waiter]):
         lines: dict[LineKey, list[tuple[int, str]]] = {}
         for id, job in self._jobs.items():
             key: LineKey
-            if job.group.leaf and len(job.tasks) == job.group.min_tasks and not job.labels and not job.spread:
+            if self._went_whole(job) and not job.labels and not job.spread:
                 # A gang that went as a whole: like every other that asks for the same.
                 shapes = tuple([self.draft.shapes.of(task.request).id for task in job.tasks])
                 key = (self.leaves[id], -job.priority, 0, False, ("gave way", shapes, job.group.topology))
@@ -164,6 +166,11 @@ class _Victims(Mapping[str, Waiter]):
         for line in lines.values():
             line.sort()
         return lines
+
+    def _went_whole(self, job: Job) -> bool:
+        """Whether a plain gang went with all its tasks; one that had lost some before cannot simply return."""
+        whole = job.group.leaf and len(job.tasks) == job.group.min_tasks
+        return whole and all(task.id in self.evicted for task in job.tasks)
 
 
 def _waiting_again(job: Job, evicted: Mapping[str, object]) -> Job:
