@@ -352,3 +352,41 @@ def test_a_job_of_a_missing_queue_has_no_rank_and_no_way_out() -> None:
     explanation = explain(replace(cluster, jobs=(lost,)), "j")
     assert (explanation.standing, explanation.rank, explanation.ways_out) == (Standing.NEVER, None, ())
     assert tokens(explanation) == [Token.QUEUE_MISSING]
+
+
+# ---------------------------------------------------------------------------------------------------- giving way
+
+
+def borrowed() -> ClusterBuilder:
+    """Vision holds all four GPUs and is owed two; speech is owed the others and asks for them."""
+    old = [a_job(f"old-{at}").team("vision").gpus(2).on("node-1", 2 * at, 2 * at + 1).submitted(at) for at in (0, 1)]
+    queues = a_cluster().nodes(1, gpus=4).queue("vision", quota=2).queue("speech", quota=2)
+    return queues.jobs(*old, a_job("late").team("speech").gpus(2).submitted(9)).at(10**6)
+
+
+def test_a_job_that_must_give_way_says_for_whom_and_by_which_rule() -> None:
+    cluster = borrowed().snapshot()
+    evicted = [one for one in cluster.jobs if explain(cluster, one.id).standing is Standing.EVICTED]
+    (explanation,) = [explain(cluster, one.id) for one in evicted]
+    assert [(reason.token, reason.beneficiary) for reason in explanation.why] == [(Token.RECLAIMED, "late")]
+    assert explanation.stays
+    assert explanation.ways_out == ()
+
+
+def test_a_job_that_makes_others_give_way_says_whom_it_costs() -> None:
+    explanation = explain(borrowed().snapshot(), "late")
+    assert explanation.standing is Standing.PROMISED
+    assert [(cost.effect, cost.tasks) for cost in explanation.costs] == [(Effect.EVICTED, 1)]
+    assert tokens(explanation) == [Token.PLACE_FREEING]
+
+
+def test_a_higher_quota_lets_a_job_take_back_and_says_from_whom() -> None:
+    old = a_job("old").team("vision").gpus(4).on("node-1", 0, 1, 2, 3)
+    queues = a_cluster().nodes(1, gpus=4).queue("vision", quota=0).queue("speech", quota=0)
+    cluster = queues.jobs(old, a_job("late").team("speech").gpus(4).submitted(9)).at(10**6)
+    explanation = explain(cluster.snapshot(), "late")
+    assert explanation.standing is Standing.WAITING
+    way = next(way for way in explanation.ways_out if way.kind is WayKind.RAISE_QUOTA)
+    assert way.edits == (Edit(Field.QUOTA, "speech", resource=GPU, before=0, after=4000),)
+    assert way.costs == (Cost("old", Effect.EVICTED, 1),)
+    assert way.promised
