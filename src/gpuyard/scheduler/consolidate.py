@@ -73,9 +73,9 @@ class Consolidate:
             if rules.tried <= avoided:
                 break
             avoided |= rules.tried
-        return self._by_chains(waiter, others)
+        return self._by_chains(waiter, everyone)
 
-    def _by_chains(self, waiter: Waiter, others: list[Left]) -> bool:
+    def _by_chains(self, waiter: Waiter, everyone: Everyone) -> bool:
         """Where little runs at all: also moves off nodes that are none for the job, to make room for who moves."""
         if sum(len(yielders.jobs) for yielders in self.draft.ledger.yielders) > FEW_BLOCKS:
             return False
@@ -83,7 +83,7 @@ class Consolidate:
         blocks = list(rules.blocks())
         for index, block in enumerate(blocks):
             block.index = index
-        return Search(self.draft, waiter, rules, others).try_every_set(blocks)
+        return Search(self.draft, waiter, rules, everyone).try_every_set(blocks)
 
     def _borrows(self, waiter: Waiter) -> bool:
         """Whether the job would take its queue, or one above it, beyond what it is owed."""
