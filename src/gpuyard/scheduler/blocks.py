@@ -75,6 +75,16 @@ class Blocks:
                 found.setdefault(job.id, {})[placed.task.id] = placed
         return found
 
+    @cached_property
+    def _unstarted_in(self) -> set[str]:
+        return {self._draft.ledger.jobs[id].queue for id in self.unstarted}
+
+    def any_in(self, leaf: int) -> bool:
+        """Whether anything of a queue could give way."""
+        return bool(self._draft.ledger.yielders[leaf].jobs) or (
+            self._draft.queues.frames[leaf].name in self._unstarted_in
+        )
+
     def as_placed(self, id: str) -> Job:
         """A job as if what this cycle has given it ran already."""
         job, placed = self._draft.ledger.jobs[id], self.unstarted[id]

@@ -82,7 +82,7 @@ class ReclaimRules:
 
     def _givers(self) -> Iterator[Giver]:
         for frame in self.draft.queues.frames:
-            if frame.leaf and frame.at != self.waiter.leaf and self.draft.ledger.yielders[frame.at].jobs:
+            if frame.leaf and frame.at != self.waiter.leaf and self.step.blocks.any_in(frame.at):
                 giver = self._giver(frame.at)
                 over = all(self.holds_more(level, self.held[level.at]) for level in giver.levels)
                 if over or (self.may_move and self.may_shuffle(giver, self.held)):
