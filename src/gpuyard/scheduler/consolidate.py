@@ -63,7 +63,7 @@ class Consolidate:
         """Place a job by moving others. Only a job that may itself be preempted makes others move."""
         if waiter.firm or self.moves_left <= 0 or not self._enough_in_total(waiter):
             return False
-        if self._borrows(waiter) not in self.serves:
+        if self.borrows(waiter) not in self.serves:
             return False
         avoided: set[int] = set()
         for _ in range(ATTEMPTS):
@@ -85,7 +85,15 @@ class Consolidate:
             block.index = index
         return Search(self.draft, waiter, rules, everyone).try_every_set(blocks)
 
-    def _borrows(self, waiter: Waiter) -> bool:
+    def is_under_fed(self, leaf: int) -> bool:
+        """Whether a queue holds less than it is owed of something that it asks for."""
+        queues = self.draft.queues
+        return any(
+            queues.asked[leaf][position] and queues.held[leaf][position] < quota
+            for position, quota in queues.frames[leaf].quotas
+        )
+
+    def borrows(self, waiter: Waiter) -> bool:
         """Whether the job would take its queue, or one above it, beyond what it is owed."""
         queues = self.draft.queues
         return any(
@@ -158,14 +166,21 @@ class ConsolidateRules:
         self.step = step
         self.waiter = waiter
         self.avoided = avoided
+        self.borrows = step.borrows(waiter)
         self.tried: set[int] = set()
         """Nodes of sets that were proposed."""
 
     def blocks(self) -> Iterator[Block]:
         """Whoever would be served last moves first, where the price is the same. A job does not move itself."""
         found = {id(block): block for position in self._nodes() for block in self.step.blocks_on(position)}
-        others = [block for block in found.values() if block.job.id != self.waiter.job.id]
+        others = [block for block in found.values() if self._may_be_moved(block)]
         return iter(sorted(others, key=lambda block: stay_key(block.job), reverse=True))
+
+    def _may_be_moved(self, block: Block) -> bool:
+        """A job does not move itself, and an over-fed queue does not shuffle an under-fed one."""
+        if block.job.id == self.waiter.job.id:
+            return False
+        return not self.borrows or block.leaf == self.waiter.leaf or not self.step.is_under_fed(block.leaf)
 
     def _nodes(self) -> list[int]:
         """Nodes that lack something for the largest task and could have it, those that lack least first."""

@@ -229,8 +229,8 @@ class Search:
     def _real_shortfall(self, cover: _Cover) -> int:
         chosen = self.rules.in_order(closure(cover.blocks))
         self._evict(chosen)
-        trial = Trial(self.draft, self.waiter, chosen, self.everyone)
-        placed = trial.run(self.rules.may_move, self.rules.job_first)
+        trial = self._trial(chosen)
+        placed = trial.run()
         self.draft.rollback(self.mark)
         stopped = [block for block in chosen if not trial.has_returned(block)]
         return self.rules.judge(chosen).shortfall(stopped) if placed else cover.short
@@ -266,8 +266,17 @@ class Search:
         for _ in range(MAX_TRIALS):
             mark = self.draft.mark()
             self._evict(chosen)
-            trial = Trial(self.draft, self.waiter, chosen, self.everyone)
-            staying = trial.staying() if trial.run(self.rules.may_move, self.rules.job_first) else chosen
+            trial = self._trial(chosen)
+            if not trial.run():
+                # Whoever is served before the job took their places back; they may find others as good.
+                self.draft.rollback(mark)
+                self._evict(chosen)
+                trial = self._trial(chosen)
+                trial.first_come_anywhere = True
+                if not trial.run():
+                    self.draft.rollback(mark)
+                    return False
+            staying = trial.staying()
             if not staying:
                 return self._finish(mark, trial)
             needed = _without(chosen, staying)
@@ -280,6 +289,11 @@ class Search:
             if not chosen:
                 return False
         return False
+
+    def _trial(self, chosen: list[Block]) -> Trial:
+        trial = Trial(self.draft, self.waiter, chosen, self.everyone)
+        trial.may_move, trial.job_first = self.rules.may_move, self.rules.job_first
+        return trial
 
     def _finish(self, mark: int, trial: Trial) -> bool:
         """Accept what a trial has done, if the rules do."""
