@@ -18,7 +18,7 @@ from gpuyard.scheduler.blocks import Block
 from gpuyard.scheduler.draft import Draft, Holding, Left, Placed
 from gpuyard.scheduler.gang import Gang
 from gpuyard.scheduler.headroom import blockers
-from gpuyard.scheduler.jobbook import LineKey, Waiter, next_waiter
+from gpuyard.scheduler.jobbook import LineKey, Rank, Waiter, next_waiter
 from gpuyard.scheduler.ordering import Turns
 from gpuyard.scheduler.placement import Placer
 
@@ -39,9 +39,11 @@ class Trial:
     def run(self, may_move: bool, job_first: bool) -> bool:
         """Whether the job gets its places. Leaves them, and those of who returned, in the draft."""
         placed = self.waiter is None or (job_first and self._place(self.waiter))
-        if job_first and not placed:
-            return False
-        turns = self._turns(() if job_first else self.others)
+        if job_first:
+            if placed:
+                self._return_largest_first(may_move)
+            return placed
+        turns = self._turns(self.others)
         while (waiter := turns.next()) is not None:
             if waiter is self.waiter:
                 if not self._place(waiter):
@@ -53,6 +55,16 @@ class Trial:
             else:
                 turns.dropped(waiter)
         return placed
+
+    def _return_largest_first(self, may_move: bool) -> None:
+        """Where everyone is to have a place again, whoever finds one hardest looks first."""
+        waiters = sorted(
+            self._victims.values(), key=lambda waiter: (*(-amount for amount in waiter.asked), waiter.rank)
+        )
+        for first in waiters:
+            waiter: Waiter | None = first
+            while waiter is not None and self._return(waiter, may_move):
+                waiter = self._victims.next_of(waiter, self.draft.given(waiter))
 
     def staying(self) -> list[Block]:
         """Blocks that got their old places back."""
@@ -139,6 +151,10 @@ class _Victims(Mapping[str, Waiter]):
             gang = self._gangs[id] = Gang(_waiting_again(self._jobs[id], self.evicted))
         return next_waiter(gang.job, self.leaves[id], gang, self.draft.shapes)
 
+    def waiters(self) -> Iterator[Waiter]:
+        """All that can return; a gang that had lost a part before cannot."""
+        return (waiter for id in self._jobs if (waiter := self._made(id)) is not None)
+
     def next_of(self, waiter: Waiter, given: dict[str, tuple[str, bool]]) -> Waiter | None:
         """What a job that has got something back wants next."""
         gang = self._gangs[waiter.job.id]
@@ -174,12 +190,18 @@ class _Victims(Mapping[str, Waiter]):
 
 
 def _waiting_again(job: Job, evicted: Mapping[str, object]) -> Job:
-    """The job as if its evicted tasks waited for a place."""
-    tasks = [
-        msgspec.structs.replace(task, state=TaskState.PENDING, node="", shares=()) if task.id in evicted else task
-        for task in job.tasks
-    ]
-    return msgspec.structs.replace(job, tasks=tuple(tasks))
+    """The job as if its evicted tasks waited for a place, and no others: what it had not yet got is another matter."""
+    return msgspec.structs.replace(job, tasks=tuple([_as_waiting(task, evicted) for task in job.tasks]))
+
+
+def _as_waiting(task: Task, evicted: Mapping[str, object]) -> Task:
+    if task.id in evicted:
+        return msgspec.structs.replace(task, state=TaskState.PENDING, node="", shares=())
+    return msgspec.structs.replace(task, state=TaskState.GATED) if task.state is TaskState.PENDING else task
+
+
+def _largest_first(waiter: Waiter) -> tuple[tuple[int, ...], Rank]:
+    return tuple([-amount for amount in waiter.asked]), waiter.rank
 
 
 def note_moves(draft: Draft, mark: int, returned: Mapping[str, Placed]) -> None:
