@@ -58,10 +58,7 @@ class Trial:
 
     def _return_largest_first(self, may_move: bool) -> None:
         """Where everyone is to have a place again, whoever finds one hardest looks first."""
-        waiters = sorted(
-            self._victims.values(), key=lambda waiter: (*(-amount for amount in waiter.asked), waiter.rank)
-        )
-        for first in waiters:
+        for first in sorted(self._victims.waiters(), key=_largest_first):
             waiter: Waiter | None = first
             while waiter is not None and self._return(waiter, may_move):
                 waiter = self._victims.next_of(waiter, self.draft.given(waiter))
@@ -200,8 +197,10 @@ def _as_waiting(task: Task, evicted: Mapping[str, object]) -> Task:
     return msgspec.structs.replace(task, state=TaskState.GATED) if task.state is TaskState.PENDING else task
 
 
-def _largest_first(waiter: Waiter) -> tuple[tuple[int, ...], Rank]:
-    return tuple([-amount for amount in waiter.asked]), waiter.rank
+def _largest_first(waiter: Waiter) -> tuple[tuple[int, ...], tuple[int, ...], Rank]:
+    """By the largest task, then by all of them."""
+    largest = max(shape.asked for shape in waiter.shapes)
+    return tuple([-amount for amount in largest]), tuple([-amount for amount in waiter.asked]), waiter.rank
 
 
 def note_moves(draft: Draft, mark: int, returned: Mapping[str, Placed]) -> None:
