@@ -23,7 +23,7 @@ from gpuyard.scheduler.cycle import schedule
 from gpuyard.scheduler.ledger import Ledger
 from gpuyard.scheduler.verify import verify
 from tests.crowded import crowded_clusters, policies, scattered_clusters
-from tests.replay import COUNTED, after, counted, counted_firm, path, queue_charges, replay, satisfied, tasks_by_leaf
+from tests.replay import COUNTED, after, counted, counted_firm, queue_charges, replay, satisfied, tasks_by_leaf
 from tests.scheduler.blocks_judge import (
     EVICTED_FOR,
     WITHOUT_BENEFICIARY,

@@ -17,7 +17,7 @@ from gpuyard.model.reasons import Reason, Token
 from gpuyard.policies.policy import ConsolidationMode
 from gpuyard.scheduler.blocks import WORK, Block, Blocks, by_index
 from gpuyard.scheduler.columns import Ints
-from gpuyard.scheduler.draft import Draft, Left
+from gpuyard.scheduler.draft import Draft, Everyone
 from gpuyard.scheduler.jobbook import Waiter
 from gpuyard.scheduler.resources import GPU_AT
 from gpuyard.scheduler.search import Search
@@ -59,7 +59,7 @@ class Consolidate:
         self.serves = frozenset({True, False})
         return self
 
-    def attempt(self, waiter: Waiter, others: list[Left]) -> bool:
+    def attempt(self, waiter: Waiter, everyone: Everyone) -> bool:
         """Place a job by moving others. Only a job that may itself be preempted makes others move."""
         if waiter.firm or self.moves_left <= 0 or not self._enough_in_total(waiter):
             return False
@@ -68,14 +68,14 @@ class Consolidate:
         avoided: set[int] = set()
         for _ in range(ATTEMPTS):
             rules = ConsolidateRules(self, waiter, avoided)
-            if Search(self.draft, waiter, rules, others).run():
+            if Search(self.draft, waiter, rules, everyone).run():
                 return True
             if rules.tried <= avoided:
                 break
             avoided |= rules.tried
-        return self._by_chains(waiter, others)
+        return self._by_chains(waiter, everyone)
 
-    def _by_chains(self, waiter: Waiter, others: list[Left]) -> bool:
+    def _by_chains(self, waiter: Waiter, everyone: Everyone) -> bool:
         """Where little runs at all: also moves off nodes that are none for the job, to make room for who moves."""
         if sum(len(yielders.jobs) for yielders in self.draft.ledger.yielders) > FEW_BLOCKS:
             return False
@@ -83,7 +83,7 @@ class Consolidate:
         blocks = list(rules.blocks())
         for index, block in enumerate(blocks):
             block.index = index
-        return Search(self.draft, waiter, rules, others).try_every_set(blocks)
+        return Search(self.draft, waiter, rules, everyone).try_every_set(blocks)
 
     def _borrows(self, waiter: Waiter) -> bool:
         """Whether the job would take its queue, or one above it, beyond what it is owed."""

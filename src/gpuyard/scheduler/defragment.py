@@ -73,7 +73,7 @@ def _clear(draft: Draft, consolidate: Consolidate, position: int, blocks: Sequen
     draft.among = in_use(draft)
     draft.among[position] = False
     draft.evict([one for block in by_index(blocks) for one in block.evicted()])
-    trial = Trial(draft, None, blocks, ())
+    trial = Trial(draft, None, blocks, list)
     trial.run(may_move=True, job_first=True)
     draft.among = None
     note_moves(draft, mark, trial.returned)

@@ -7,7 +7,7 @@ charged for exactly what its jobs hold.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -115,6 +115,10 @@ class Left(NamedTuple):
     @property
     def jobs(self) -> tuple[str, ...]:
         return tuple([id for _, id in self.line[self.start :]])
+
+
+Everyone = Callable[[], list[Left]]
+"""Who waits, worked out only where somebody asks."""
 
 
 class Draft:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from gpuyard.scheduler.draft import Draft, Left
+from gpuyard.scheduler.draft import Draft, Everyone, Left
 from gpuyard.scheduler.headroom import blockers, may_disturb
 from gpuyard.scheduler.jobbook import Waiter
 from gpuyard.scheduler.ordering import Turns
@@ -18,8 +18,8 @@ from gpuyard.scheduler.placement import Placer
 class Step(Protocol):
     """One way of making room."""
 
-    def attempt(self, waiter: Waiter, others: list[Left]) -> bool:
-        """Place the waiter, whose turn comes among the others; False leaves the draft as it was."""
+    def attempt(self, waiter: Waiter, everyone: Everyone) -> bool:
+        """Place the waiter, whose turn comes among everyone who waits; False leaves the draft as it was."""
         ...
 
 
@@ -35,7 +35,7 @@ def make_room(draft: Draft, step: Step) -> None:
     while (waiter := turns.next()) is not None:
         kind = (waiter.leaf, waiter.rank[0], waiter.firm, waiter.signature)
         worth_trying = kind not in failed and may_disturb(draft, waiter)
-        if worth_trying and (_fits(draft, placer, waiter) or step.attempt(waiter, [*left, *turns.left()])):
+        if worth_trying and (_fits(draft, placer, waiter) or step.attempt(waiter, lambda: [*left, *turns.left()])):
             failed.clear()
             turns.served(waiter, None)
         else:

@@ -11,7 +11,7 @@ from itertools import takewhile
 
 from gpuyard.model.reasons import Reason, Token
 from gpuyard.scheduler.blocks import Anyone, Block, Blocks, InTurn, Judge, by_index, in_yielding_order, same_rank
-from gpuyard.scheduler.draft import Draft, Left
+from gpuyard.scheduler.draft import Draft, Everyone
 from gpuyard.scheduler.jobbook import Waiter
 from gpuyard.scheduler.search import Search
 
@@ -23,9 +23,9 @@ class Preempt:
         self.draft = draft
         self.blocks = Blocks(draft)
 
-    def attempt(self, waiter: Waiter, others: list[Left]) -> bool:
+    def attempt(self, waiter: Waiter, everyone: Everyone) -> bool:
         rules = PreemptRules(self, waiter)
-        return rules.any_lower() and Search(self.draft, waiter, rules, others).run()
+        return rules.any_lower() and Search(self.draft, waiter, rules, everyone).run()
 
 
 class PreemptRules:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from gpuyard.model.reasons import Reason, Token
 from gpuyard.scheduler.blocks import Block, Blocks, InTurn, Judge, in_yielding_order, same_rank
-from gpuyard.scheduler.draft import Draft, Left
+from gpuyard.scheduler.draft import Draft, Everyone
 from gpuyard.scheduler.jobbook import Waiter
 from gpuyard.scheduler.ordering import QueueKey, over_fair_share, terms_of
 from gpuyard.scheduler.resources import GPU_AT, Amounts
@@ -47,12 +47,12 @@ class Reclaim:
         self.blocks = Blocks(draft)
         self.terms = terms_of(draft)
 
-    def attempt(self, waiter: Waiter, others: list[Left]) -> bool:
+    def attempt(self, waiter: Waiter, everyone: Everyone) -> bool:
         """Place a job by taking back what its queue is owed."""
         if not self._within_fair_share(waiter):
             return False
         rules = ReclaimRules(self, waiter)
-        return rules.could_be_enough() and Search(self.draft, waiter, rules, others).run()
+        return rules.could_be_enough() and Search(self.draft, waiter, rules, everyone).run()
 
     def _within_fair_share(self, waiter: Waiter) -> bool:
         held, fair = self.draft.queues.held[waiter.leaf], self.draft.shares[waiter.leaf]
@@ -82,7 +82,7 @@ class ReclaimRules:
 
     def _givers(self) -> Iterator[Giver]:
         for frame in self.draft.queues.frames:
-            if frame.leaf and frame.at != self.waiter.leaf and self.draft.ledger.yielders[frame.at].jobs:
+            if frame.leaf and frame.at != self.waiter.leaf and self.step.blocks.any_in(frame.at):
                 giver = self._giver(frame.at)
                 over = all(self.holds_more(level, self.held[level.at]) for level in giver.levels)
                 if over or (self.may_move and self.may_shuffle(giver, self.held)):

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple, Protocol
 from gpuyard.model.reasons import Reason
 from gpuyard.scheduler.blocks import Block, FallingShort, Judge, by_index, closure
 from gpuyard.scheduler.cover import can_be_covered, cheapest_cover
-from gpuyard.scheduler.draft import Draft, Evicted, Left
+from gpuyard.scheduler.draft import Draft, Everyone, Evicted
 from gpuyard.scheduler.headroom import blockers
 from gpuyard.scheduler.jobbook import Waiter
 from gpuyard.scheduler.moves import in_feasible_order
@@ -88,12 +88,12 @@ class Rules(Protocol):
 class Search:
     """Makes room for one waiter on a draft."""
 
-    def __init__(self, draft: Draft, waiter: Waiter, rules: Rules, others: Sequence[Left]) -> None:
+    def __init__(self, draft: Draft, waiter: Waiter, rules: Rules, everyone: Everyone) -> None:
         self.draft = draft
         self.waiter = waiter
         self.rules = rules
-        self.others = others
-        """Everyone who waits, this job among them."""
+        self.everyone = everyone
+        """Who waits, this job among them."""
         self.placer = Placer(draft)
         self.taken: list[Block] = []
         self.mark = draft.mark()
@@ -236,7 +236,7 @@ class Search:
     def _real_shortfall(self, cover: _Cover) -> int:
         chosen = self.rules.in_order(closure(cover.blocks))
         self._evict(chosen)
-        trial = Trial(self.draft, self.waiter, chosen, self.others)
+        trial = Trial(self.draft, self.waiter, chosen, self.everyone)
         placed = trial.run(self.rules.may_move, self.rules.job_first)
         self.draft.rollback(self.mark)
         stopped = [block for block in chosen if not trial.has_returned(block)]
@@ -273,7 +273,7 @@ class Search:
         for _ in range(MAX_TRIALS):
             mark = self.draft.mark()
             self._evict(chosen)
-            trial = Trial(self.draft, self.waiter, chosen, self.others)
+            trial = Trial(self.draft, self.waiter, chosen, self.everyone)
             staying = trial.staying() if trial.run(self.rules.may_move, self.rules.job_first) else chosen
             if not staying:
                 return self._finish(mark, trial)

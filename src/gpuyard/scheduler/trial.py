@@ -15,7 +15,7 @@ import msgspec
 
 from gpuyard.model.jobs import Job, Task, TaskState
 from gpuyard.scheduler.blocks import Block
-from gpuyard.scheduler.draft import Draft, Holding, Left, Placed
+from gpuyard.scheduler.draft import Draft, Everyone, Holding, Left, Placed
 from gpuyard.scheduler.gang import Gang
 from gpuyard.scheduler.headroom import blockers
 from gpuyard.scheduler.jobbook import LineKey, Rank, Waiter, next_waiter
@@ -26,11 +26,11 @@ from gpuyard.scheduler.placement import Placer
 class Trial:
     """One set of blocks, which the draft has evicted since a mark."""
 
-    def __init__(self, draft: Draft, waiter: Waiter | None, blocks: Sequence[Block], others: Sequence[Left]) -> None:
+    def __init__(self, draft: Draft, waiter: Waiter | None, blocks: Sequence[Block], everyone: Everyone) -> None:
         self.draft = draft
         self.waiter = waiter
         self.blocks = blocks
-        self.others = others
+        self.everyone = everyone
         self.placer = Placer(draft)
         self.returned: dict[str, Placed] = {}
         """Per evicted task the place it gets, old or new."""
@@ -43,7 +43,7 @@ class Trial:
             if placed:
                 self._return_largest_first(may_move)
             return placed
-        turns = self._turns(self.others)
+        turns = self._turns(self.everyone())
         while (waiter := turns.next()) is not None:
             if waiter is self.waiter:
                 if not self._place(waiter):
