@@ -74,6 +74,7 @@ def _clear(draft: Draft, consolidate: Consolidate, position: int, blocks: Sequen
     draft.among[position] = False
     draft.evict([one for block in by_index(blocks) for one in block.evicted()])
     trial = Trial(draft, None, blocks, list)
+    trial.job_first = True
     trial.run()
     draft.among = None
     note_moves(draft, mark, trial.returned)

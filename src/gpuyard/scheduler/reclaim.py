@@ -198,7 +198,15 @@ class ReclaimRules:
 
     def allows(self, chosen: Sequence[Block], moved: set[int]) -> bool:
         taken = Taken(self)
-        stopped = [block for block in chosen if id(block) not in moved] if moved else chosen
+        if not taken.loses(chosen):
+            return bool(moved) and self._allows_moves(chosen, moved)
+        taken.take([block for block in chosen if id(block) not in moved] if moved else chosen)
+        return self._fair_to_siblings(taken)
+
+    def _allows_moves(self, chosen: Sequence[Block], moved: set[int]) -> bool:
+        """Whether those that are stopped may be lost, and the others be moved once these are gone."""
+        taken = Taken(self)
+        stopped = [block for block in chosen if id(block) not in moved]
         if stopped and not taken.loses(stopped):
             return False
         taken.take(stopped)

@@ -38,6 +38,9 @@ OTHER_COVERS: Final = 4
 MAX_PRUNED: Final = 32
 """Larger sets are not looked at block by block."""
 
+MAX_LOOKED_OVER: Final = 8
+"""The same, for sets that were priced node by node: they seldom hold anyone who is not needed."""
+
 MAX_TRIALS: Final = 4
 """How often a set is tried again without those who turned out not to be needed."""
 
@@ -126,7 +129,7 @@ class Search:
     def _settle(self, pace: _Pace) -> bool:
         """Find the best among the blocks so far, and do it; False leaves the draft as it was."""
         if self.simple:
-            return any(self._commit(chosen) for chosen in self._cheapest(self.taken))
+            return any(self._commit(self._looked_over(chosen)) for chosen in self._cheapest(self.taken))
         if not pace.fitted:
             if not self._fits_without(self.taken):
                 return False
@@ -181,6 +184,10 @@ class Search:
             if block not in fewer and self._fits_without(fewer):
                 needed = fewer
         return needed
+
+    def _looked_over(self, blocks: list[Block]) -> list[Block]:
+        """A few blocks that were priced task by task, without those that later ones made needless."""
+        return self._pruned(blocks) if 1 < len(blocks) <= MAX_LOOKED_OVER else blocks
 
     def _cheapest(self, taken: list[Block]) -> Iterator[list[Block]]:
         """The cheapest sets that make room, the best first."""
