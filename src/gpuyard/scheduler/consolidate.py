@@ -34,6 +34,8 @@ UNBOUNDED: Final = 1 << 60
 class Consolidate:
     """One run of the step."""
 
+    by_right = False
+
     def __init__(self, draft: Draft) -> None:
         self.draft = draft
         self.blocks = Blocks(draft)

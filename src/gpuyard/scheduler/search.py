@@ -106,7 +106,7 @@ class Search:
         for block in self.rules.blocks():
             block.index = len(self.taken)
             self.taken.append(block)
-            bound.free(block)
+            bound.free(block.holdings)
             if not bound.enough():
                 pace.too_few = len(self.taken)
             elif pace.looks_at(len(self.taken)):
@@ -194,6 +194,8 @@ class Search:
 
     def _cover(self, candidates: list[Block]) -> _Cover | None:
         judge = self.rules.judge()
+        if self.draft.reserved is not None:
+            self.draft.reserved.serve(self.waiter)
         blocks = cheapest_cover(self.draft, self.waiter, candidates, judge)
         return _Cover(judge.shortfall(), sum(block.cost for block in blocks), blocks) if blocks else None
 

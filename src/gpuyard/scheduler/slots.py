@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from gpuyard.model.quantities import MILLI
-from gpuyard.scheduler.blocks import Block
-from gpuyard.scheduler.draft import Draft
+from gpuyard.scheduler.draft import Draft, Holding
 from gpuyard.scheduler.jobbook import Waiter
 from gpuyard.scheduler.shapes import Shape
 
@@ -29,11 +30,11 @@ class SlotBound:
         mask = draft.eligibility.nodes(shape.request.where)
         self.places = int((free[mask] // self.each_milli).sum())
 
-    def free(self, block: Block) -> None:
-        """Count on one more block being gone."""
+    def free(self, holdings: Iterable[Holding]) -> None:
+        """Count on these being gone, too."""
         if not self.each_milli:
             return
-        for task, position, shares, amounts in block.holdings:
+        for task, position, shares, amounts in holdings:
             if self._eligible[position]:
                 before = self._free[position]
                 # A memory request may count for less than the device it keeps others from.
