@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from gpuyard.scheduler.draft import Draft, Left
 from gpuyard.scheduler.gang import Gang
 from gpuyard.scheduler.headroom import blockers
-from gpuyard.scheduler.jobbook import Waiter, next_waiter
+from gpuyard.scheduler.jobbook import LineKey, Waiter, next_waiter
 from gpuyard.scheduler.ordering import Turns
 from gpuyard.scheduler.placement import Placer
 from gpuyard.scheduler.rearrange import rearrange
@@ -34,6 +34,8 @@ class Allocation:
         self.gangs: dict[str, Gang] = {}
         """Where jobs stand that this cycle has served in part; the ledger's own view is not touched."""
         self.reserve = Reserve(draft)
+        self.passed: dict[LineKey, list[Waiter]] = {}
+        """Those for whom a start was kept while others of their line had turns of their own."""
 
     def run(self) -> None:
         self._serve()
@@ -47,11 +49,25 @@ class Allocation:
         """Everyone once, in turn."""
         while (waiter := self.turns.next()) is not None:
             served = self._place(waiter)
-            if served is None:
-                self.left.append(self.turns.dropped(waiter))
-                self.reserve.keep(waiter)
-            else:
+            if served is not None:
                 self.turns.served(waiter, self._more(served))
+            elif self.reserve.keep(waiter) and self.reserve.keeps_more:
+                # Whoever is like it has a turn and a start of their own.
+                self.turns.served(waiter, None)
+                self.passed.setdefault(waiter.line, []).append(waiter)
+            else:
+                self.left.append(self.turns.dropped(waiter))
+        self._put_passed_back()
+
+    def _put_passed_back(self) -> None:
+        """Those who kept a start one by one wait in their line, before whoever was left of it."""
+        rest = {left.waiter.line: left for left in self.left}
+        for line, waiters in self.passed.items():
+            left = rest.get(line)
+            behind = left.line[left.start :] if left is not None else ()
+            rest[line] = Left(waiters[0], [*(waiter.rank[2:] for waiter in waiters), *behind])
+        self.left[:] = rest.values()
+        self.passed.clear()
 
     def _look_again(self) -> None:
         """Try those that were left once more, in the order they were left."""

@@ -88,18 +88,21 @@ class Reserve:
 
     # Whose start is kept -----------------------------------------------------------------------------------------
 
-    def keep(self, waiter: Waiter) -> None:
+    @property
+    def keeps_more(self) -> bool:
+        return len(self._in_turn) < self._most and len(self._refused) < MAX_REFUSED
+
+    def keep(self, waiter: Waiter) -> bool:
         """Keep the earliest start there is for a job that cannot start now, where the policy and its blockers allow."""
         kind = (waiter.leaf, waiter.firm, waiter.signature)
-        if len(self._in_turn) >= self._most or len(self._refused) >= MAX_REFUSED:
-            return
-        if kind in self._refused or not self._may_have_one(waiter):
-            return
+        if not self.keeps_more or kind in self._refused or not self._may_have_one(waiter):
+            return False
         start = _Timeline(self, waiter).earliest()
         if start is None:
             self._refused.add(kind)
-        else:
-            self._add(start)
+            return False
+        self._add(start)
+        return True
 
     def _may_have_one(self, waiter: Waiter) -> bool:
         """Only what must start together gets one, and not what its own queue, or rules about neighbours, hold back."""

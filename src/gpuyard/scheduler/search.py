@@ -97,7 +97,9 @@ class Search:
         self.placer = Placer(draft)
         self.taken: list[Block] = []
         self.mark = draft.mark()
-        self.simple = can_be_covered(draft, waiter)
+        # Covers are priced on nodes alone; where starts that are kept bind the job, only the ordinary placement knows.
+        bound = draft.reserved is not None and draft.reserved.binding(waiter.job) > 0
+        self.simple = not bound and can_be_covered(draft, waiter)
 
     def run(self) -> bool:
         """Place the waiter by making others give way; False leaves the draft as it was."""
