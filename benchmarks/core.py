@@ -63,17 +63,21 @@ class Growth(msgspec.Struct, frozen=True):
 
 
 def timing(shape: Shape, nodes: int, jobs: int, quick: bool) -> Timing:
+    """Checked before and after: on a kept ledger the last run must still do what the first one did."""
+    name = f"{shape.name} ({nodes} nodes, {jobs} waiting)"
     measured = subject(shape, nodes, jobs)
-    measured.between()
-    checked(f"{shape.name} ({nodes} nodes, {jobs} waiting)", measured)
+    checked(name, measured)
     if shape.control:
-        checked(f"the control of {shape.name}", control(shape, nodes, jobs))
+        checked(f"the control of {name}", control(shape, nodes, jobs))
     repeats = QUICK_REPEATS if quick else REPEATS_OF_SHORT if shape.target_ms < SHORT_MS else REPEATS
-    return measure(measured.run, repeats, measured.between)
+    taken = measure(measured.run, repeats, measured.between)
+    checked(name, measured)
+    return taken
 
 
 def checked(name: str, measured: Measured) -> None:
     """A benchmark of a plan that does nothing, or does something else, measures nothing."""
+    measured.between()
     complaint = measured.complaint(measured.run())
     if complaint:
         raise WrongBenchmarkError(f"{name}: {complaint}")

@@ -120,8 +120,10 @@ class Explanation:
         pass
 
     def complaint(self, result: object) -> str:
-        explained = getattr(result, "job", None)
-        return "" if explained == self.job else f"the explanation is of {explained}, not of {self.job}"
+        explained, blockers = getattr(result, "job", None), getattr(result, "blockers", ())
+        if explained != self.job:
+            return f"the explanation is of {explained}, not of {self.job}"
+        return "" if blockers else f"nothing is said to be in the way of {self.job}"
 
 
 def explainer() -> Any:

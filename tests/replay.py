@@ -3,7 +3,8 @@
 It shares nothing with the scheduler but the model's values, and recounts a node from the start at every question:
 slow, and easy to see right. Two views are kept. *Now* holds what really lies on a device, with everything that is
 still ending; *later* holds what will lie there once all that has gone, with everything that was promised. A task that
-starts must fit in both, a promise only in the latter.
+starts must fit in both, a promise only in the latter. An eviction frees a place later; a move frees one and takes
+another, which must be free by then: an order of moves that overbooks a device on the way is an error.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from gpuyard.model.snapshot import (
     Change,
     JobGone,
     JobSeen,
+    MovesCounted,
     NodeGone,
     NodeSeen,
     QueuesSet,
@@ -111,6 +113,7 @@ class Books:
         self._check_place(task.request, action.node, action.shares, action.task)
         self.later[task.id] = Held(action.job, action.task, task.request, action.node, action.shares)
         complain(action.task, overbooked(self.nodes[action.node], on_node(self.later, action.node)))
+        self._replace(action.job, replace(task, state=TaskState.PROMISED, node=action.node, shares=action.shares))
 
     def _resize(self, action: Resize) -> None:
         task = self._task(action.job, action.task)
@@ -144,6 +147,14 @@ def replay(plan: Plan, snapshot: Snapshot) -> Books:
     for action in plan.actions:
         books.step(action)
     return books
+
+
+def replay_steps(plan: Plan, snapshot: Snapshot) -> Iterator[tuple[Books, Action]]:
+    """Every action of a plan with the books as they are before it. The books change as the steps are taken."""
+    books = Books(snapshot)
+    for action in plan.actions:
+        yield books, action
+        books.step(action)
 
 
 def view(jobs: Iterable[Job], states: frozenset[TaskState]) -> View:
@@ -390,6 +401,36 @@ def queue_charges(snapshot: Snapshot, counts: Callable[[Job, Task], bool]) -> di
 # ------------------------------------------------------------------------------------------------------- changes
 
 
+def after(plan: Plan, snapshot: Snapshot, keeps_promises: bool, passed_ms: int = 1000) -> Snapshot:
+    """The cluster a moment after a plan was carried out: who was started or moved runs, who was evicted waits again.
+
+    A task that was promised a place keeps the promise or goes back to wait, as a world may do either.
+    """
+    jobs = replay(plan, snapshot).jobs
+    moved = {action.task for action in plan.actions if isinstance(action, Move)}
+    evicted = {action.task for action in plan.actions if isinstance(action, Evict)}
+    now_ms = snapshot.now_ms + passed_ms
+    played = []
+    for old in snapshot.jobs:
+        tasks = []
+        for before, task in zip(old.tasks, jobs[old.id].tasks, strict=True):
+            waits = replace(task, state=TaskState.PENDING, node="", shares=(), started_at_ms=0)
+            if task.id in evicted:
+                task = waits
+            elif task.id in moved or (task.state is TaskState.RUNNING and before.state is not TaskState.RUNNING):
+                task = replace(task, state=TaskState.RUNNING, started_at_ms=now_ms)
+            elif task.state is TaskState.FREEING:
+                task = replace(task, state=TaskState.SUCCEEDED, node="", shares=())
+            elif task.state is TaskState.PROMISED and not keeps_promises:
+                task = waits
+            tasks.append(task)
+        stopped = any(task.id in evicted for task in tasks)
+        played.append(
+            replace(old, tasks=tuple(tasks), last_evicted_at_ms=snapshot.now_ms if stopped else old.last_evicted_at_ms)
+        )
+    return replace(snapshot, jobs=tuple(played), now_ms=now_ms)
+
+
 def follow(snapshot: Snapshot, change: Change) -> Snapshot:
     """The snapshot after one change."""
     match change:
@@ -409,3 +450,5 @@ def follow(snapshot: Snapshot, change: Change) -> Snapshot:
             return replace(snapshot, usage=usage)
         case TimePassed(now_ms):
             return replace(snapshot, now_ms=now_ms)
+        case MovesCounted(moves):
+            return replace(snapshot, moves_last_hour=moves)

@@ -1,7 +1,8 @@
 """A cluster in virtual time: plans are carried out at once, jobs end exactly when their run limit says.
 
-Small on purpose: no agents, no failures, no delays. What a plan starts runs from that moment; what it evicts waits again
-from the next moment on, and what was promised then starts. Time jumps from one arrival or end to the next.
+Small on purpose: no agents, no failures, no delays. What a plan starts runs from that moment; what it evicts waits
+again from the next moment on; what was promised starts when a plan says so. Time jumps from one arrival or end to the
+next.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from msgspec.structs import replace
 
 from gpuyard.model.jobs import Job, Task, TaskState
-from gpuyard.model.plan import Bind, Move, Plan, Promise
+from gpuyard.model.plan import Move, Plan
 from gpuyard.model.snapshot import Snapshot
 from gpuyard.policies.policy import DEFAULT, Policy
 from gpuyard.scheduler.allocate import allocate
@@ -38,8 +39,7 @@ class Simulation:
             self._arrive()
             seen = self.snapshot
             plan = schedule(seen, self.policy)
-            if all(isinstance(action, Bind | Promise) for action in plan.actions):
-                assert [verdict.why for verdict in verify(plan, seen) if not verdict.holds] == []
+            assert [verdict.why for verdict in verify(plan, seen) if not verdict.holds] == []
             self._carry_out(plan)
             yield seen, plan
             following = self._next_moment()
@@ -78,11 +78,8 @@ class Simulation:
     def _pass_time(self, now_ms: int) -> None:
         over = {job.id for job in self.snapshot.jobs if (end := end_of(job)) is not None and end <= now_ms}
         self.ended |= dict.fromkeys(over, now_ms)
-        jobs = tuple(_settled(job, now_ms) for job in self.snapshot.jobs if job.id not in over)
+        jobs = tuple(_settled(job) for job in self.snapshot.jobs if job.id not in over)
         self.snapshot = replace(self.snapshot, jobs=jobs, now_ms=now_ms)
-        for job in jobs:
-            if any(task.state is TaskState.RUNNING for task in job.tasks):
-                self.started.setdefault(job.id, now_ms)
 
 
 def end_of(job: Job) -> int | None:
@@ -117,13 +114,11 @@ def _moved(task: Task, move: Move | None) -> Task:
     return task if move is None else replace(task, state=TaskState.PROMISED, node=move.node, shares=move.shares)
 
 
-def _settled(job: Job, now_ms: int) -> Job:
-    return replace(job, tasks=tuple(_settle(task, now_ms) for task in job.tasks))
+def _settled(job: Job) -> Job:
+    return replace(job, tasks=tuple(map(_settle, job.tasks)))
 
 
-def _settle(task: Task, now_ms: int) -> Task:
+def _settle(task: Task) -> Task:
     if task.state is TaskState.FREEING:
         return replace(task, state=TaskState.PENDING, node="", shares=(), started_at_ms=0)
-    if task.state is TaskState.PROMISED:
-        return replace(task, state=TaskState.RUNNING, started_at_ms=now_ms)
     return task

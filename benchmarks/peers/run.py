@@ -9,6 +9,7 @@ that does not do what the shape is about is marked with `!`, and has no ratio. W
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -149,8 +150,10 @@ def bounded_run(program: Path, zipped: Path) -> str:
         try:
             code = process.wait(LIMIT_S + LOADING_S)
         except subprocess.TimeoutExpired:
-            process.kill()
             code = 0
+        finally:
+            # Also when this program is interrupted: the peer would go on for minutes. One that has ended is left alone.
+            process.kill()
     if code:
         raise SystemExit(f"the peer ended with {code}: see {errors}")
     return output.read_text()
@@ -214,14 +217,16 @@ def report(contests: tuple[Contest, ...], output: Path) -> None:
     program = kai_cycle()
     WORK.mkdir(parents=True, exist_ok=True)
     output.parent.mkdir(parents=True, exist_ok=True)
+    load = os.getloadavg()[0]
     say(f"KAI {KAI_VERSION} beside gpuyard: one cycle in memory, no API server, no loading")
+    say(f"{os.cpu_count()} cores, load {load:.1f} before the first measurement")
     print(HEADER)
     rows = []
     for contest in contests:
         row = measured_row(contest, program)
         print(line(row), flush=True)
         rows.append(written(row))
-    output.write_text(json.dumps({"kai": KAI_VERSION, "rows": rows}, indent=2) + "\n")
+    output.write_text(json.dumps({"kai": KAI_VERSION, "load_before": load, "rows": rows}, indent=2) + "\n")
 
 
 def main(given: list[str]) -> int:

@@ -8,6 +8,7 @@ from typing import Final
 import pytest
 
 from benchmarks.shapes import (
+    MOVING,
     PLACING,
     RECLAIMING,
     SHAPES,
@@ -68,7 +69,7 @@ def test_every_count_must_lie_between_the_fewest_and_the_most() -> None:
     assert not expected.met_by(Counts(evicts=4, binds=1))
 
 
-@pytest.mark.parametrize("shape", PLACING + RECLAIMING, ids=lambda shape: shape.name)
+@pytest.mark.parametrize("shape", PLACING + MOVING + RECLAIMING, ids=lambda shape: shape.name)
 def test_a_small_cluster_of_the_shape_does_what_the_shape_is_about(shape: Shape) -> None:
     measured = subject(shape, NODES, min(WAITING, shape.jobs))
     measured.between()

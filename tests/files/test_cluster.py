@@ -22,7 +22,7 @@ from gpuyard.model.jobs import (
 from gpuyard.model.nodes import MigSlices, Node, Taint
 from gpuyard.model.quantities import GPU
 from gpuyard.model.queues import Queue, QueueShare, QueueUsage
-from gpuyard.policies.policy import DEFAULT, NodePlacement, Step
+from gpuyard.policies.policy import DEFAULT, Consolidation, ConsolidationMode, NodePlacement, Step
 
 VALID = Path(__file__).parent / "valid"
 
@@ -136,6 +136,7 @@ def test_a_queue_in_all_its_details(long_form: ClusterFile) -> None:
     assert queue(long_form, "speech").reclaim_min_runtime_ms == 600_000
     assert queue(long_form, "product").preempt_min_runtime_ms == 5_400_000
     assert queue(long_form, "product").share("gpu").limit is None
+    assert (queue(long_form, "product").disruption_budget, vision.disruption_budget) == (4, None)
     assert queue(long_form, "research").overcommit
     assert long_form.snapshot.usage == (
         QueueUsage("research", "gpu", 250_000),
@@ -169,7 +170,9 @@ def test_a_job_in_all_its_details(long_form: ClusterFile) -> None:
     assert (pipeline.priority, pipeline.preemptible, pipeline.spread) == (75, False, True)
     assert pipeline.submitted_at_ms == NOW_MS - 600_000
     assert (pipeline.run_limit_ms, pipeline.estimate_ms) == (7_200_000, 3_600_000)
-    assert pipeline.checkpoint_at_ms == NOW_MS - 300_000
+    assert (pipeline.checkpoint_at_ms, pipeline.restart_ms) == (NOW_MS - 300_000, 120_000)
+    assert (pipeline.movable, pipeline.disruption_budget) == (True, None)
+    assert (job(long_form, "leaving").movable, job(long_form, "leaving").disruption_budget) == (False, 0)
     assert (pipeline.preemption_delay_ms, pipeline.staleness_grace_ms) == (30_000, 500)
     assert pipeline.stale_since_ms == NOW_MS - 10_000
     assert pipeline.last_evicted_at_ms == NOW_MS - 86_400_000
@@ -288,6 +291,18 @@ def test_what_is_ending_is_freeing(long_form: ClusterFile) -> None:
 def test_the_policy_of_a_file(long_form: ClusterFile) -> None:
     assert long_form.policy.node_placement is NodePlacement.SPREAD
     assert long_form.policy.steps == (Step.ALLOCATE, Step.RECLAIM)
+    assert long_form.policy.consolidation == Consolidation(ConsolidationMode.OFF, None, 9, 600_000, 7)
+    assert not long_form.policy.reclaim_moves
+    assert long_form.policy.staleness_grace_ms < 0
+    assert long_form.snapshot.moves_last_hour == 3
+
+
+def test_a_bound_that_is_left_empty_is_none_and_one_that_is_left_out_the_default(tmp_path: Path) -> None:
+    path = tmp_path / "cluster.yaml"
+    path.write_text("policy: {consolidation: {max_moves_per_cycle: }}\n", encoding="utf-8")
+    assert read_cluster(path).policy.consolidation.max_moves_per_cycle is None
+    path.write_text("policy: {consolidation: }\n", encoding="utf-8")
+    assert read_cluster(path).policy.consolidation == Consolidation()
 
 
 def test_json_is_yaml_even_with_tabs(tmp_path: Path) -> None:

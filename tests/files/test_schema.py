@@ -32,6 +32,7 @@ def test_the_schema_is_one(kind: str) -> None:
     [
         ("cluster", VALID / "cluster.yaml"),
         ("cluster", EXAMPLES / "cluster.yaml"),
+        ("cluster", ROOT / "examples" / "busy-cluster.yaml"),
         ("job", VALID / "job.yaml"),
         ("job", VALID / "jobs.yaml"),
         ("scenario", VALID / "scenario.yaml"),

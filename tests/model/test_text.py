@@ -5,7 +5,7 @@ import pytest
 from gpuyard.model.jobs import DeviceShare
 from gpuyard.model.plan import Action, Bind, Evict, Move, Promise, Resize
 from gpuyard.model.reasons import CLUSTER, Holding, Reason, Token
-from gpuyard.model.text import action_text, amount_text, reason_text, waiting_text
+from gpuyard.model.text import action_text, amount_text, duration_text, reason_text, waiting_text
 
 FULL = {"resource": "gpu", "have": 5000, "need": 8000, "subject": "vision", "beneficiary": "late"}
 
@@ -72,7 +72,42 @@ def test_every_token_has_a_sentence(token: Token, fields: dict[str, str]) -> Non
         ),
         (
             Reason(Token.RECLAIMED, "gpu", have=8000, need=4000, subject="vision", beneficiary="job-17"),
-            'gives way to job "job-17", whose queue is owed it: queue "vision" holds 8 GPUs and is owed 4',
+            'gives way to job "job-17" of another queue: queue "vision" holds 8 GPUs and is owed 4',
+        ),
+        (
+            Reason(Token.RECLAIMED, "gpu", 8000, 4000, "vision", beneficiary="job-17", shortfall=2500),
+            'gives way to job "job-17" of another queue: queue "vision" holds 8 GPUs and is owed 4; '
+            "it goes whole, which leaves the queue 2.5 GPUs below what it is owed",
+        ),
+        (
+            Reason(Token.RECLAIMED, "gpu/H100", 3000, 0, "vision", beneficiary="job-17", shortfall=3000),
+            'gives way to job "job-17" of another queue: queue "vision" holds 3 H100 GPUs and is owed 0; '
+            "it goes whole, which leaves the queue 3 GPUs below what it is owed",
+        ),
+        (
+            Reason(Token.RECLAIMED, "cpu", 16_000, 8000, "vision", beneficiary="job-17", shortfall=4000),
+            'gives way to job "job-17" of another queue: queue "vision" holds 16 cores and is owed 8; '
+            "it goes whole, which leaves the queue 4 cores below what it is owed",
+        ),
+        (
+            Reason(Token.RECLAIMED, subject="vision", beneficiary="job-17"),
+            'gives way to job "job-17" of another queue: queue "vision" has borrowed it',
+        ),
+        (
+            Reason(Token.PREEMPTED, subject="vision", beneficiary="job-17"),
+            'gives way to job "job-17", which has a higher priority in queue "vision"',
+        ),
+        (
+            Reason(Token.MOVED, "gpu", subject="vision", beneficiary="job-17"),
+            'is moved to make room for job "job-17"; it starts again there',
+        ),
+        (
+            Reason(Token.STALE, have=1, need=4),
+            "its gang has been incomplete for too long (1 of 4 tasks are left): it stops and starts again as a whole",
+        ),
+        (
+            Reason(Token.DELAYED, "milliseconds", have=90_000, need=600_000),
+            "it makes nobody give way for another 8m 30s, until its preemption delay is over: nothing to do",
         ),
     ],
 )
@@ -132,6 +167,21 @@ SHARES = (DeviceShare(2), DeviceShare(1))
 )
 def test_every_action_has_a_sentence(action: Action, sentence: str) -> None:
     assert action_text(action) == sentence
+
+
+@pytest.mark.parametrize(
+    ("milliseconds", "text"),
+    [
+        (0, "a moment"),
+        (999, "a moment"),
+        (45_000, "45s"),
+        (5_400_000, "1h 30m"),
+        (90_061_000, "1d 1h"),
+        (3_605_000, "1h"),
+    ],
+)
+def test_durations_are_told_in_the_units_that_matter(milliseconds: int, text: str) -> None:
+    assert duration_text(milliseconds) == text
 
 
 def test_a_job_without_reasons_waits_for_its_turn() -> None:

@@ -25,7 +25,7 @@ from gpuyard.scheduler.verify import verify
 from tests.builders import ClusterBuilder, a_cluster, a_job, a_node
 from tests.replay import replay
 from tests.scheduler.test_properties import thorough
-from tests.simulate import Simulation, kept_starts, renamed, stream
+from tests.simulate import Simulation, kept_starts, stream
 from tests.strategies import clusters, some
 
 SECOND: Final = 1000

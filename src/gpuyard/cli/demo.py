@@ -49,7 +49,7 @@ def _show_example() -> None:
 
 _TRY_NEXT = """\
 gpuyard demo --yaml > cluster.yaml      your own copy: change a quota, add a job
-gpuyard plan --cluster cluster.yaml     what would happen then
+gpuyard plan cluster.yaml               what would happen then
 gpuyard scenario new my-rule.yaml       write down a rule as an example ...
 gpuyard scenario check my-rule.yaml     ... and have it judged"""
 

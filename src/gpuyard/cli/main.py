@@ -106,7 +106,7 @@ def cli() -> None:
 
     \b
     gpuyard demo                                 the core at work on an example
-    gpuyard plan --cluster cluster.yaml          what the next cycle would decide
+    gpuyard plan cluster.yaml                    what the next cycle would decide
     gpuyard plan --cluster cluster.yaml job.yaml what would happen to that job
     gpuyard scenario check tests/scenarios/      judge rules written as examples
     """

@@ -15,29 +15,36 @@ if TYPE_CHECKING:
 
 
 @click.command(epilog="The formats are described by: gpuyard schema cluster, gpuyard schema job")
-@click.option("--cluster", "cluster_path", required=True, type=InputFile(), help="The cluster file.")
+@click.option("--cluster", "cluster_path", type=InputFile(), help="The cluster file, beside a job file.")
 @click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
-@click.argument("job_path", metavar="[JOB.yaml]", required=False, type=InputFile())
-def plan(cluster_path: Path, job_path: Path | None, output: str) -> None:
+@click.argument("path", metavar="[CLUSTER.yaml | JOB.yaml]", required=False, type=InputFile())
+def plan(cluster_path: Path | None, path: Path | None, output: str) -> None:
     """Say what the next scheduling cycle would decide, and why. Nothing is started.
 
     With a job file: whether that job would start, where, or why it would wait. A file named - is read from a pipe.
 
     \b
-    gpuyard plan --cluster cluster.yaml
+    gpuyard plan cluster.yaml
     gpuyard plan --cluster cluster.yaml job.yaml -o json
-    gpuyard demo --yaml | gpuyard plan --cluster -
+    gpuyard demo --yaml | gpuyard plan -
     """
     from msgspec.structs import replace
 
     from gpuyard.files import read_cluster, read_jobs
     from gpuyard.scheduler.cycle import schedule
 
-    cluster = read_cluster(cluster_path)
+    job_path = path if cluster_path else None
+    cluster = read_cluster(cluster_path or _named(path))
     jobs = read_jobs(job_path, cluster) if job_path else ()
     snapshot = replace(cluster.snapshot, jobs=cluster.snapshot.jobs + jobs)
     decided = schedule(snapshot, cluster.policy)
     _show(_about(decided, {job.id for job in jobs}) if jobs else decided, snapshot, output)
+
+
+def _named(path: Path | None) -> Path:
+    if path is None:
+        raise click.UsageError("Name a cluster file: gpuyard plan cluster.yaml")
+    return path
 
 
 def _about(decided: Plan, jobs: set[str]) -> Plan:

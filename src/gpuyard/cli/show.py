@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from msgspec.structs import replace
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -17,6 +18,7 @@ from gpuyard.model.nodes import Node
 from gpuyard.model.plan import Action, Bind, Evict, Move, Plan, Promise, Resize
 from gpuyard.model.quantities import GPU, format_milli
 from gpuyard.model.queues import Queue
+from gpuyard.model.reasons import Reason
 from gpuyard.model.snapshot import Snapshot
 from gpuyard.model.text import printable, reason_text, waiting_text
 from gpuyard.scheduler.resources import GPU_AT, Resources
@@ -60,27 +62,35 @@ def show_plan(out: Console, plan: Plan, snapshot: Snapshot) -> None:
     """What happens, what waits, each with its reason, and a line that sums it up."""
     begun = _begun(plan, snapshot)
     if plan.actions:
-        out.print(_actions_table(plan.actions))
+        out.print(_actions_table(plan.actions, {job.id: job.queue for job in snapshot.jobs}))
     if plan.actions and plan.waiting:
         out.print()
     if plan.waiting:
         out.print(_waiting_table(plan, begun))
     if plan.actions or plan.waiting:
         out.print()
-    out.print(Text(_summary(plan, begun)))
+    out.print(Text(_summary(plan, begun, snapshot)))
 
 
-def _actions_table(actions: Iterable[Action]) -> Table:
-    """One row per job, node and kind: a gang of a hundred tasks is one decision to a person."""
-    rows: dict[tuple[str, str, str, str], list[Action]] = {}
+def _actions_table(actions: Iterable[Action], teams: dict[str, str]) -> Table:
+    """One row per job, kind and new place: a gang of a hundred tasks is one decision to a person."""
+    rows: dict[tuple[str, ...], list[Action]] = {}
     for action in actions:
-        key = (_VERBS[type(action)], action.job, _route(action), reason_text(action.reason))
+        route = "" if isinstance(action, Evict) else _route(action)
+        key = (_VERBS[type(action)], action.job, route, action.reason.token, action.reason.beneficiary)
         rows.setdefault(key, []).append(action)
-    made = table("ACTION", "JOB", "TASKS", "WHERE", "WHY")
-    for (verb, job, where, why), same in rows.items():
-        cells = (verb, job, str(len(same)), f"{where}{_devices(same)}", why)
+    made = table("ACTION", "JOB", "TEAM", "TASKS", "WHERE", "WHY")
+    for (verb, job, *_), same in rows.items():
+        where = _listed(tuple(dict.fromkeys(map(_route, same))))
+        why = reason_text(_together([action.reason for action in same]))
+        cells = (verb, job, teams.get(job, ""), str(len(same)), f"{where}{_devices(same)}", why)
         made.add_row(*map(_shown, cells))
     return made
+
+
+def _together(reasons: list[Reason]) -> Reason:
+    """The reasons of tasks that go for one cause, as one: as things stood before, and short by all of them."""
+    return replace(reasons[0], shortfall=sum(reason.shortfall for reason in dict.fromkeys(reasons)))
 
 
 def _shown(words: str) -> Text:
@@ -133,19 +143,38 @@ def _listed(names: tuple[str, ...]) -> str:
     return f"{shown} and {len(names) - 4} more" if len(names) > 4 else shown
 
 
-def _summary(plan: Plan, begun: set[str]) -> str:
-    counts = {verb: len({a.job for a in plan.actions if isinstance(a, kind)}) for kind, verb in _VERBS.items()}
+def _summary(plan: Plan, begun: set[str], snapshot: Snapshot) -> str:
     waiting = [job in begun for entry in plan.waiting for job in entry.jobs]
+    going = _going(plan, snapshot)
     said = (
-        (counts["start"], "starts", "start"),
-        (counts["promise"], "gets a place that is being freed", "get a place that is being freed"),
-        (counts["move"], "moves", "move"),
-        (counts["evict"], "gives way", "give way"),
+        (_count(plan, Bind), "starts", "start"),
+        (_count(plan, Promise), "gets a place that is being freed", "get a place that is being freed"),
+        (_count(plan, Move), "moves", "move"),
+        (going.count("shrinks"), "gives up tasks", "give up tasks"),
+        (going.count("gives way"), "gives way", "give way"),
+        (going.count("stops"), "is stopped", "are stopped"),
         (waiting.count(True), "waits for more tasks", "wait for more tasks"),
         (waiting.count(False), "waits", "wait"),
     )
     parts = [f"{count} {_jobs(count)} {one if count == 1 else many}" for count, one, many in said if count]
     return ", ".join(parts) + "." if parts else "Nothing to do: no job waits."
+
+
+def _count(plan: Plan, kind: type[Action]) -> int:
+    return len({action.job for action in plan.actions if isinstance(action, kind)})
+
+
+def _going(plan: Plan, snapshot: Snapshot) -> list[str]:
+    """For each job that loses tasks: whether it runs on with fewer, gives way to another, or just stops."""
+    leaving: dict[str, list[Evict]] = {}
+    for action in plan.actions:
+        if isinstance(action, Evict):
+            leaving.setdefault(action.job, []).append(action)
+    running = {job.id: sum(task.state is TaskState.RUNNING for task in job.tasks) for job in snapshot.jobs}
+    return [
+        "shrinks" if len(evicted) < running[job] else "gives way" if evicted[0].reason.beneficiary else "stops"
+        for job, evicted in leaving.items()
+    ]
 
 
 def _jobs(count: int) -> str:

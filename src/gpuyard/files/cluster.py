@@ -22,10 +22,13 @@ from gpuyard.files.source import read_text
 from gpuyard.files.tree import Kind, parse
 from gpuyard.model.jobs import Job
 from gpuyard.model.snapshot import MAX_JOBS, Snapshot
-from gpuyard.policies.policy import DEFAULT, Policy, Step
+from gpuyard.policies.policy import DEFAULT, Consolidation, Policy, Step
 
 HEAD_START_MS: Final = 1000
 """How much older the jobs of a cluster are than those planned on it, where neither says its age."""
+
+MAY_BE_NEGATIVE: Final = frozenset({"staleness_grace_ms"})
+"""Settings of a policy of which a negative value means for ever."""
 
 
 class ClusterFile(msgspec.Struct, frozen=True):
@@ -80,17 +83,17 @@ def build_cluster(spec: ClusterFileSpec, place: Place) -> ClusterFile:
         raise InputError(f"more than {MAX_JOBS} jobs", where=place.where)
     jobs = read_jobs_list([*running, *pending], around, HEAD_START_MS)
     seated = seat_running(jobs[: len(running)], running, nodes)
-    snapshot = Snapshot(nodes, tree.queues, (*seated, *jobs[len(running) :]), topologies, tree.usage, NOW_MS)
+    everyone = (*seated, *jobs[len(running) :])
+    moves = spec.moves_last_hour or 0
+    snapshot = Snapshot(nodes, tree.queues, everyone, topologies, tree.usage, NOW_MS, moves)
     return ClusterFile(snapshot, _policy(spec, place.at("policy")))
 
 
 def _policy(spec: ClusterFileSpec, place: Place) -> Policy:
     if spec.policy is None:
         return DEFAULT
-    for name in Policy.__struct_fields__:
-        value = getattr(spec.policy, name)
-        if isinstance(value, int) and value < 0:
-            raise place.at(name).error(f"policy.{name} must not be negative, got {value}", "write zero or more")
+    _refuse_negative(spec.policy, place)
+    _refuse_negative(spec.policy.consolidation, place.at("consolidation"))
     if Step.ALLOCATE not in spec.policy.steps:
         raise place.at("steps").error("policy.steps leaves out allocate", "without it nothing would ever start")
     for index, task in enumerate(spec.policy.typical_tasks):
@@ -98,3 +101,10 @@ def _policy(spec: ClusterFileSpec, place: Place) -> Policy:
             here = place.at("typical_tasks", index)
             raise here.error(f"{here.name} has a negative amount or no weight", "write zero or more, weight from 1")
     return spec.policy
+
+
+def _refuse_negative(settings: Policy | Consolidation, place: Place) -> None:
+    for name in settings.__struct_fields__:
+        value = getattr(settings, name)
+        if isinstance(value, int) and value < 0 and name not in MAY_BE_NEGATIVE:
+            raise place.at(name).error(f"{place.name}.{name} must not be negative, got {value}", "write zero or more")

@@ -134,6 +134,9 @@ class QueueSpec(_Fields):
     other: Annotated[dict[Name, Ration] | None, says("Any further resource, in whole units.")] = None
     reclaim_min_runtime: Annotated[Duration | None, says("Jobs younger are not reclaimed.")] = None
     preempt_min_runtime: Annotated[Duration | None, says("Jobs younger are not preempted.")] = None
+    disruption_budget: Annotated[
+        Count | None, says("Tasks of its jobs that one cycle may move to make room; no bound unless given.")
+    ] = None
     overcommit: Annotated[bool | None, says("True: the quotas of its children may add up to more than its own.")] = None
     used: Annotated[
         Percent | None,
@@ -234,11 +237,17 @@ class JobSpec(RequestFields, kw_only=True):
     run_limit: Annotated[Duration | None, says("It is stopped after that.")] = None
     estimate: Annotated[Duration | None, says("How long it is thought to run.")] = None
     last_checkpoint: Annotated[Duration | None, says("How long ago it last saved its work.")] = None
+    restart: Annotated[
+        Duration | None, says("What starting it again costs, besides the work since it was last saved; 0s.")
+    ] = None
     preemption_delay: Annotated[Duration | None, says("How long it waits before it makes others yield.")] = None
     staleness_grace: Annotated[Duration | None, says("How long its gang may be incomplete.")] = None
     stale_for: Annotated[Duration | None, says("How long its gang has been incomplete.")] = None
     last_evicted: Annotated[Duration | None, says("How long ago it was last evicted.")] = None
     movable: Annotated[bool | None, says("False: it is not moved to make room; true unless given.")] = None
+    disruption_budget: Annotated[
+        Count | None, says("Tasks of it that one cycle may move to make room; all unless given.")
+    ] = None
 
 
 class RunningJobSpec(JobSpec, kw_only=True):
@@ -287,6 +296,9 @@ class ClusterFileSpec(_Fields):
     ] = None
     running: Annotated[list[RunningJobSpec] | None, says("Jobs that hold a place.")] = None
     pending: Annotated[list[JobSpec] | None, says("Jobs that wait, oldest first.")] = None
+    moves_last_hour: Annotated[
+        Count | None, says("Tasks that were moved to make room in the last hour; 0 unless given.")
+    ] = None
     policy: Annotated[Policy | None, says("How the cluster is run; the shipped default unless given.")] = None
 
 
@@ -330,6 +342,9 @@ class ExpectSpec(_Fields):
         None
     )
     evicted: Annotated[dict[Name, str | EvictedSpec | None] | None, says("Must give way, for this reason.")] = None
+    order: Annotated[
+        list[Name] | None, says("Jobs in the order in which the plan first does something about each.")
+    ] = None
 
 
 class ScenarioFileSpec(ClusterFileSpec, kw_only=True):

@@ -86,11 +86,13 @@ def _job(spec: JobSpec, place: Place, around: Surroundings, submitted_ago_ms: in
         run_limit_ms=read_duration(spec.run_limit, place.at("run_limit")),
         estimate_ms=read_duration(spec.estimate, place.at("estimate")),
         checkpoint_at_ms=moment(spec.last_checkpoint, place.at("last_checkpoint")),
+        restart_ms=_or(read_duration(spec.restart, place.at("restart")), 0),
         preemption_delay_ms=_or(read_duration(spec.preemption_delay, place.at("preemption_delay")), 0),
         staleness_grace_ms=read_duration(spec.staleness_grace, place.at("staleness_grace")),
         stale_since_ms=moment(spec.stale_for, place.at("stale_for")),
         last_evicted_at_ms=moment(spec.last_evicted, place.at("last_evicted")),
         movable=spec.movable is not False,
+        disruption_budget=spec.disruption_budget,
     )
 
 

@@ -122,6 +122,7 @@ def _queue(entry: _Entry, order: int) -> Queue:
         order=order,
         reclaim_min_runtime_ms=read_duration(spec.reclaim_min_runtime, place.at("reclaim_min_runtime")),
         preempt_min_runtime_ms=read_duration(spec.preempt_min_runtime, place.at("preempt_min_runtime")),
+        disruption_budget=spec.disruption_budget,
         overcommit=bool(spec.overcommit),
     )
 

@@ -65,6 +65,8 @@ class Expectation(msgspec.Struct, frozen=True):
     moved: tuple[ExpectedPlaces, ...] = ()
     waiting: tuple[ExpectedWait, ...] = ()
     evicted: tuple[ExpectedEviction, ...] = ()
+    order: tuple[str, ...] = ()
+    """Jobs in the order in which the plan first does something about each."""
 
 
 class GoldenScenario(msgspec.Struct, frozen=True):
@@ -98,6 +100,7 @@ def _expectation(spec: ExpectSpec, top: Place, cluster: ClusterFile) -> Expectat
         moved=_places(spec.moved, place.at("moved"), nodes),
         waiting=tuple(_wait(job, wanted, place.at("waiting", job)) for job, wanted in (spec.waiting or {}).items()),
         evicted=tuple(_eviction(job, wanted, place.at("evicted", job)) for job, wanted in (spec.evicted or {}).items()),
+        order=tuple(spec.order or ()),
     )
 
 
@@ -113,7 +116,8 @@ def _check_jobs(spec: ExpectSpec, place: Place, snapshot: Snapshot) -> None:
     known = {job.id for job in snapshot.jobs}
     running = {job.id for job in snapshot.jobs if any(_holds_place(task.state) for task in job.tasks)}
     _check_beneficiaries(spec, place, known)
-    for field in ExpectSpec.__struct_fields__:
+    _check_order(spec, place.at("order"), known)
+    for field in (name for name in ExpectSpec.__struct_fields__ if name != "order"):
         for job in getattr(spec, field) or {}:
             here = place.at(field, job)
             if job not in known:
@@ -128,6 +132,16 @@ def _check_beneficiaries(spec: ExpectSpec, place: Place, known: set[str]) -> Non
         named = wanted.beneficiary if isinstance(wanted, EvictedSpec) else None
         if named is not None and named not in known:
             raise _unknown(f'there is no job "{named}"', named, known, place.at("evicted", job, "beneficiary"))
+
+
+def _check_order(spec: ExpectSpec, place: Place, known: set[str]) -> None:
+    order = spec.order or []
+    for index, job in enumerate(order):
+        here = place.at(index)
+        if job not in known:
+            raise _unknown(f'there is no job "{job}"', job, known, here)
+        if job in order[:index]:
+            raise here.error(f'order names job "{job}" twice', "what counts is when something first happens to it")
 
 
 def _holds_place(state: TaskState) -> bool:

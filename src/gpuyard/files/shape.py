@@ -81,7 +81,7 @@ def _plain(place: Place, expected: inspect.Type, about: str) -> object:
     if isinstance(expected, inspect.UnionType):
         return _plain_member(place, expected, about)
     if place.spot.kind not in _kinds(expected):
-        raise _wrong_kind(place, _words_of(pattern, expected), about)
+        raise _wrong_kind(place, _words_of(pattern, expected), about or _hint(expected))
     match expected:
         case inspect.StructType():
             return _plain_struct(place, expected)
@@ -112,7 +112,7 @@ def _plain_struct(place: Place, struct: inspect.StructType) -> dict[str, object]
         value = place.at(name)
         if name not in fields:
             raise _unknown_field(value, name, place, list(fields))
-        if value.spot.kind is Kind.NULL and not fields[name].required:
+        if value.spot.kind is Kind.NULL and not fields[name].required and not _takes_null(fields[name].type):
             continue
         plain[name] = _plain(value, fields[name].type, "")
     for name, field in fields.items():
@@ -167,6 +167,13 @@ def _wrong_kind(place: Place, words: list[str], about: str) -> InputError:
     return place.error(f"{_subject(place)} must be {_either(words)}, not {spot.shown()}", about)
 
 
+def _hint(expected: inspect.Type) -> str:
+    """What to write, for a field that has no description."""
+    if isinstance(expected, inspect.StructType):
+        return f"its fields: {', '.join(field.encode_name for field in expected.fields)}"
+    return f"write {_either(_words_of('', expected))}"
+
+
 def _unknown_field(value: Place, name: str, owner: Place, known: list[str]) -> InputError:
     fix = f"fields here: {', '.join(known)}"
     if name in _RUNNING_ONLY and "job" in known:
@@ -200,6 +207,12 @@ def _unwrapped(expected: inspect.Type) -> tuple[str, inspect.Type]:
 
 def _kinds(expected: inspect.Type) -> frozenset[Kind]:
     return _KINDS.get(type(expected), frozenset())
+
+
+def _takes_null(expected: inspect.Type) -> bool:
+    """Whether nothing is a value here, such as no bound, and not only another way to leave the field out."""
+    _, plain = _unwrapped(expected)
+    return isinstance(plain, inspect.UnionType) and plain.includes_none
 
 
 def _described(expected: inspect.Type) -> str:

@@ -40,6 +40,7 @@ TASKS: Final = "tasks"
 GPU_MEMORY: Final = "gpu-memory"
 MIG_PREFIX: Final = "mig-"
 CLUSTER: Final = "cluster"
+MILLISECONDS: Final = "milliseconds"
 """Words that stand in a reason for what is no rationed resource."""
 
 
@@ -63,6 +64,7 @@ class Reason(msgspec.Struct, frozen=True, gc=False):
     beneficiary: str = ""
     """The job for whose sake it happens."""
     shortfall: int = 0
-    """How far below what it is owed this takes a queue, because a gang goes as a whole; in the unit of `resource`."""
+    """How far below what it is owed this takes a queue, because a gang goes as a whole; in the unit of `resource`
+    (where that is one model of GPUs: of GPUs of any model)."""
     never: bool = False
     """True where waiting alone cannot help: the cluster or the job must change."""

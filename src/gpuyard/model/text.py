@@ -38,6 +38,18 @@ def amount_text(resource: str, amount: int) -> str:
     return f"{number} {resource}"
 
 
+def duration_text(span_ms: int) -> str:
+    """The two largest units: `3h`, `2d 4h`, `45s`; below a second, `a moment`."""
+    seconds = span_ms // 1000
+    units = (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
+    parts: list[str] = []
+    for name, size in units:
+        count, seconds = divmod(seconds, size)
+        if count or parts:
+            parts.append(f"{count}{name}" if count else "")
+    return " ".join(part for part in parts[:2] if part) or "a moment"
+
+
 def _plural(noun: str, amount_milli: int) -> str:
     return noun if 0 < amount_milli <= MILLI else f"{noun}s"
 
@@ -176,23 +188,37 @@ def _reserved(reason: Reason) -> str:
 
 
 def _delayed(reason: Reason) -> str:
-    return "it waits out its preemption delay before it makes others yield: nothing to do"
+    left = f" for another {duration_text(reason.need - reason.have)}" if reason.need > reason.have else ""
+    return f"it makes nobody give way{left}, until its preemption delay is over: nothing to do"
 
 
 def _for_whom(reason: Reason) -> str:
-    return f' to job "{reason.beneficiary}"' if reason.beneficiary else ""
+    return f' to job "{reason.beneficiary}"' if reason.beneficiary else " to a job"
 
 
 def _reclaimed(reason: Reason) -> str:
     whose = _subject(reason, "queue", "its queue")
-    if reason.have <= reason.need or not reason.have:
-        return f"gives way{_for_whom(reason)}: {whose} had borrowed what another queue is owed"
-    held = f"{whose} holds {_amount(reason, reason.have)} and is owed {_number(reason, reason.need)}"
-    return f"gives way{_for_whom(reason)}, whose queue is owed it: {held}"
+    held = f"{whose} has borrowed it"
+    if reason.have > reason.need:
+        held = f"{whose} holds {_amount(reason, reason.have)} and is owed {_number(reason, reason.need)}"
+    return f"gives way{_for_whom(reason)} of another queue: {held}{_shortfall(reason)}"
+
+
+def _shortfall(reason: Reason) -> str:
+    if not reason.shortfall:
+        return ""
+    missing = amount_text(_without_model(reason.resource), reason.shortfall)
+    return f"; it goes whole, which leaves the queue {missing} below what it is owed"
+
+
+def _without_model(resource: str) -> str:
+    """What a queue is short of is counted in GPUs of any model."""
+    return GPU if not resource or resource.startswith(f"{GPU}/") else resource
 
 
 def _preempted(reason: Reason) -> str:
-    return f"gives way{_for_whom(reason)}, which has a higher priority in the same queue"
+    whose = _subject(reason, "queue", "the same queue")
+    return f"gives way{_for_whom(reason)}, which has a higher priority in {whose}"
 
 
 def _moved(reason: Reason) -> str:
@@ -201,7 +227,9 @@ def _moved(reason: Reason) -> str:
 
 
 def _stale(reason: Reason) -> str:
-    return "its gang has been incomplete for too long: it stops and starts again as a whole"
+    whose = _subject(reason, "group", "its gang")
+    lost = f" ({reason.have} of {reason.need} tasks are left)" if reason.need else ""
+    return f"{whose} has been incomplete for too long{lost}: it stops and starts again as a whole"
 
 
 def _drained(reason: Reason) -> str:

@@ -6,17 +6,17 @@ that is `delete_in_test` keeps ending for ever instead.
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Iterator, Set
 from typing import Final
 
 from msgspec.structs import replace
 
-from gpuyard.model.jobs import Job, Task, TaskState
+from gpuyard.model.jobs import DeviceShare, Job, Request, Task, TaskState
 from gpuyard.model.plan import Action, Bind, Evict, Move, Plan, Promise
 from gpuyard.model.snapshot import Snapshot
 from gpuyard.scenarios.corpus_cluster import nodes_of, queues_of, topologies_of
 from gpuyard.scenarios.corpus_devices import with_devices
-from gpuyard.scenarios.corpus_format import Defaults, Outcome, Scenario
+from gpuyard.scenarios.corpus_format import Defaults, Kind, Outcome, Scenario
 from gpuyard.scenarios.corpus_jobs import HOLDING, NOW_MS, jobs_of, leaves
 
 CYCLE_MS: Final = 1000
@@ -25,13 +25,32 @@ CYCLE_MS: Final = 1000
 def snapshot_of(scenario: Scenario, defaults: Defaults) -> Snapshot:
     """The cluster as the situation begins."""
     nodes = nodes_of(scenario.input, defaults)
+    jobs = with_devices(jobs_of(scenario, defaults), nodes, scenario.input)
+    if scenario.kind is Kind.SINGLE_CYCLE:
+        jobs = (*jobs, *_being_freed(jobs))
     return Snapshot(
         nodes=nodes,
         queues=queues_of(scenario.input, defaults),
-        jobs=with_devices(jobs_of(scenario, defaults), nodes, scenario.input),
+        jobs=jobs,
         topologies=topologies_of(scenario.input),
         now_ms=NOW_MS,
     )
+
+
+def _being_freed(jobs: tuple[Job, ...]) -> Iterator[Job]:
+    """Whoever leaves the places that tasks were promised: the format names only those who wait for them."""
+    for job in jobs:
+        for task in job.tasks:
+            if task.state is TaskState.PROMISED and task.shares:
+                devices = [share.device for share in task.shares if not share.mig]
+                leaving = Task(
+                    f"{task.id} (its place)",
+                    Request(devices=len(devices)),
+                    state=TaskState.FREEING,
+                    node=task.node,
+                    shares=tuple(DeviceShare(device) for device in devices),
+                )
+                yield Job(leaving.id, job.queue, (leaving,))
 
 
 # --------------------------------------------------------------------------------------------------- between cycles

@@ -96,6 +96,7 @@ def _outcome_mismatches(expected: Expectation, outcome: Outcome) -> Iterator[str
     for eviction in expected.evicted:
         yield from _eviction_mismatches(eviction, outcome)
     yield from _unexpected(expected, outcome)
+    yield from _order_mismatches(expected, outcome)
 
 
 # ------------------------------------------------------------------------------------------------------------ places
@@ -221,6 +222,15 @@ def _shortfall_milli(queue: str, outcome: Outcome) -> int:
         if task.state is TaskState.RUNNING and task.id not in gone
     )
     return max(0, (owed or 0) - held)
+
+
+# ------------------------------------------------------------------------------------------------------------- order
+
+
+def _order_mismatches(expected: Expectation, outcome: Outcome) -> Iterator[str]:
+    happened = dict.fromkeys(action.job for action in outcome.plan.actions if action.job in expected.order)
+    if tuple(happened) != expected.order:
+        yield f"expected the order {', '.join(expected.order)}, got {', '.join(happened) or 'nothing'}"
 
 
 # -------------------------------------------------------------------------------------------------------- unexpected

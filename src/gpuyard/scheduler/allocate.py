@@ -22,17 +22,16 @@ from gpuyard.scheduler.reserve import Reserve
 class Allocation:
     """One run of the step. Remembers what did not fit, so that nothing alike is tried again."""
 
-    def __init__(self, draft: Draft) -> None:
+    def __init__(self, draft: Draft, turns: Turns) -> None:
         self.draft = draft
-        self.turns = Turns.of_all(draft)
+        self.turns = turns
         self.placer = Placer(draft)
         self.unfit: set[object] = set()
         """Signatures of what does not fit, whoever asks: limits are another matter."""
         self.left = draft.left
         self.second_look = False
         """Set when something happened that may let a job fit that did not fit before."""
-        self.gangs: dict[str, Gang] = {}
-        """Where jobs stand that this cycle has served in part; the ledger's own view is not touched."""
+        self.gangs = draft.gangs
         self.reserve = Reserve(draft)
         self.passed: dict[LineKey, list[Waiter]] = {}
         """Those for whom a start was kept while others of their line had turns of their own."""
@@ -178,7 +177,14 @@ class Allocation:
 
 def allocate(draft: Draft) -> None:
     """Serve everyone who can be served from what is free."""
-    Allocation(draft).run()
+    Allocation(draft, Turns.of_all(draft)).run()
+
+
+def allocate_left(draft: Draft) -> None:
+    """Serve those the steps so far have left waiting, where they can be served now."""
+    left = draft.left.copy()
+    draft.left.clear()
+    Allocation(draft, Turns.of_left(draft, left)).run()
 
 
 def leave_everyone(draft: Draft) -> None:

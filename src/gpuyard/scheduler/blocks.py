@@ -6,16 +6,20 @@ checkpoint and by starting again; of equal costs the fewer jobs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import ChainMap, Counter
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from heapq import merge
 from itertools import chain, groupby
-from typing import Final
+from typing import Final, Protocol
+
+from msgspec.structs import replace
 
 from gpuyard.model.jobs import Job, Task, TaskState
-from gpuyard.scheduler.draft import Draft, Evicted, Holding
+from gpuyard.scheduler.draft import Draft, Evicted, Holding, Placed
 from gpuyard.scheduler.gang import Yielding
 from gpuyard.scheduler.resources import GPU_AT, Amounts, plus
-from gpuyard.scheduler.yielding import StayKey, losing_since_ms, started_at_ms
+from gpuyard.scheduler.yielding import StayKey, losing_since_ms, started_at_ms, stay_key
 
 PER_JOB: Final = 1
 WORK: Final = 1_000_000
@@ -60,28 +64,56 @@ class Blocks:
         self._draft = draft
         self._made: dict[str, tuple[Block, ...]] = {}
 
+    @cached_property
+    def unstarted(self) -> dict[str, dict[str, Placed]]:
+        """Per job that may be preempted: tasks this cycle has given places, and that nobody gave way for."""
+        found: dict[str, dict[str, Placed]] = {}
+        beneficiaries = self._draft.beneficiaries
+        for placed in self._draft.placed:
+            job = placed.waiter.job
+            if job.preemptible and not placed.moves and not placed.withdrawn and job.id not in beneficiaries:
+                found.setdefault(job.id, {})[placed.task.id] = placed
+        return found
+
+    def as_placed(self, id: str) -> Job:
+        """A job as if what this cycle has given it ran already."""
+        job, placed = self._draft.ledger.jobs[id], self.unstarted[id]
+        now_ms, frames = self._draft.ledger.now_ms, self._draft.nodes.frames
+        tasks = [
+            replace(task, state=TaskState.RUNNING, node=frames[one.position].node.name, started_at_ms=now_ms)
+            if (one := placed.get(task.id))
+            else task
+            for task in job.tasks
+        ]
+        return replace(job, tasks=tuple(tasks))
+
     def of(self, job: Job, leaf: int) -> tuple[Block, ...]:
         """In the order they go. Nothing where the job was already disturbed in this cycle, or cannot free anything."""
         known = self._made.get(job.id)
         if known is None:
-            known = self._made[job.id] = tuple(self._make(job, leaf))
+            known = self._single(job, leaf) if len(job.tasks) == 1 else tuple(self._make(job, leaf))
+            self._made[job.id] = known
         return () if job.id in self._draft.disturbed else known
 
+    def _single(self, job: Job, leaf: int) -> tuple[Block, ...]:
+        holding = self._holding(job, job.tasks[0])
+        return () if holding is None else (Block(job, leaf, (holding,), self._lost_ms(job), surplus=False),)
+
     def _make(self, job: Job, leaf: int) -> Iterator[Block]:
-        if len(job.tasks) == 1:
-            holding = self._holding(job, job.tasks[0])
-            if holding is not None:
-                yield Block(job, leaf, (holding,), self._lost_ms(job), surplus=False)
-            return
+        if job.group.leaf and len(job.tasks) == job.group.min_tasks and all(map(_runs, job.tasks)):
+            groups: Iterator[tuple[Task, ...]] = iter((job.tasks,))
+        else:
+            groups = Yielding(job).blocks()
         before: tuple[Block, ...] = ()
         left = sum(task.state is TaskState.RUNNING for task in job.tasks)
-        for tasks in Yielding(job).blocks():
+        for tasks in groups:
             found = [self._holding(job, task) for task in tasks]
             holdings = tuple([holding for holding in found if holding is not None])
             if len(holdings) < len(tasks):
                 return
             left -= len(tasks)
-            block = Block(job, leaf, holdings, self._lost_ms(job), surplus=left > 0)
+            unstarted = all(holding.placed for holding in holdings)
+            block = Block(job, leaf, holdings, 0 if unstarted else self._lost_ms(job), surplus=left > 0)
             block.before = before
             before = (*before, block)
             yield block
@@ -89,6 +121,8 @@ class Blocks:
     def _holding(self, job: Job, task: Task) -> Holding | None:
         """None where stopping the task frees nothing that can be counted on."""
         draft = self._draft
+        if job.id in self.unstarted and (placed := self.unstarted[job.id].get(task.id)):
+            return Holding(placed.task, placed.position, placed.shares, placed.amounts, placed)
         position = draft.nodes.at.get(task.node, -1)
         if position < 0 or not draft.nodes.sound(position):
             return None
@@ -99,18 +133,33 @@ class Blocks:
         return max(0, self._draft.ledger.now_ms - losing_since_ms(job))
 
 
+def _runs(task: Task) -> bool:
+    return task.state is TaskState.RUNNING
+
+
 def in_yielding_order(draft: Draft, made: Blocks, leaf: int, min_runtime_ms: int) -> Iterator[Block]:
     """The blocks of a queue's jobs in the order they go: low priority first, what is above a minimum before the rest.
 
     A job that has run for less than the minimum run time gives only what it has above its minimum.
     """
-    yielders = draft.ledger.yielders[leaf]
+    order, jobs = _with_unstarted(draft, made, leaf)
     safe_after_ms = draft.ledger.now_ms - min_runtime_ms
-    for _, keys in groupby(reversed(yielders.order()), key=lambda key: key[0]):
-        entries = ((key, block) for key in keys for block in made.of(yielders.jobs[key[4]], leaf))
+    for _, keys in groupby(reversed(order), key=lambda key: key[0]):
+        entries = ((key, block) for key in keys for block in made.of(jobs[key[4]], leaf))
         for block in _surplus_first(entries):
             if block.surplus or not min_runtime_ms or started_at_ms(block.job) <= safe_after_ms:
                 yield block
+
+
+def _with_unstarted(draft: Draft, made: Blocks, leaf: int) -> tuple[Sequence[StayKey], Mapping[str, Job]]:
+    """The order of a queue's jobs, with those that this cycle has only just given a place; they stay shortest."""
+    yielders = draft.ledger.yielders[leaf]
+    name = draft.queues.frames[leaf].name
+    new = {id: made.as_placed(id) for id in made.unstarted if draft.ledger.jobs[id].queue == name}
+    if not new:
+        return yielders.order(), yielders.jobs
+    started = [key for key in yielders.order() if key[4] not in new]
+    return sorted([*started, *map(stay_key, new.values())]), ChainMap(new, yielders.jobs)
 
 
 def _surplus_first(entries: Iterator[tuple[StayKey, Block]]) -> Iterator[Block]:
@@ -159,6 +208,20 @@ def by_index(blocks: Sequence[Block]) -> list[Block]:
     return sorted(blocks, key=lambda block: block.index)
 
 
+class Judge(Protocol):
+    """Keeps count of a set of blocks as it grows."""
+
+    def allows(self, blocks: Sequence[Block]) -> bool:
+        """Whether these may go on top of those taken so far."""
+        ...
+
+    def take(self, blocks: Sequence[Block]) -> None: ...
+
+    def shortfall(self, more: Sequence[Block] = ()) -> int:
+        """How far those taken, and some more, bring queues below what they are owed."""
+        ...
+
+
 class Anyone:
     """The judge where every set of blocks is allowed."""
 
@@ -168,5 +231,51 @@ class Anyone:
     def take(self, blocks: Sequence[Block]) -> None:
         pass
 
-    def shortfall(self) -> int:
+    def shortfall(self, more: Sequence[Block] = ()) -> int:
         return 0
+
+
+class InTurn:
+    """Lets no rank (a queue, a priority in it, surplus or not) give more than the order has counted off from it.
+
+    A cheaper block may stand in for one of its own rank; it does not stand in for one who must give before it.
+    """
+
+    def __init__(self, judge: Judge, counted: Sequence[Block]) -> None:
+        self._judge = judge
+        self._left = _by_rank(counted)
+
+    def allows(self, blocks: Sequence[Block]) -> bool:
+        within = all(self._left[rank] >= size for rank, size in _by_rank(blocks).items())
+        return within and self._judge.allows(blocks)
+
+    def take(self, blocks: Sequence[Block]) -> None:
+        self._left.subtract(_by_rank(blocks))
+        self._judge.take(blocks)
+
+    def shortfall(self, more: Sequence[Block] = ()) -> int:
+        return self._judge.shortfall(more)
+
+
+def _by_rank(blocks: Sequence[Block]) -> Counter[tuple[int, int, bool]]:
+    sizes: Counter[tuple[int, int, bool]] = Counter()
+    for block in blocks:
+        sizes[block.leaf, block.job.priority, block.surplus] += block.amounts[GPU_AT] or 1
+    return sizes
+
+
+class FallingShort:
+    """Lets queues come below what they are owed by so much together, and no further."""
+
+    def __init__(self, judge: Judge, most: int) -> None:
+        self._judge = judge
+        self._most = most
+
+    def allows(self, blocks: Sequence[Block]) -> bool:
+        return self._judge.allows(blocks) and self._judge.shortfall(blocks) <= self._most
+
+    def take(self, blocks: Sequence[Block]) -> None:
+        self._judge.take(blocks)
+
+    def shortfall(self, more: Sequence[Block] = ()) -> int:
+        return self._judge.shortfall(more)

@@ -1,7 +1,8 @@
 """Move running jobs together, so that a job fits that fits nowhere although enough is free in all.
 
-Place in the flow: after allocate, before anyone has to give anything up. Every move has a price, moves are budgeted,
-and whoever is moved has a new place before the plan says so. Invariant: nobody is left without a place.
+Place in the flow: after allocate, before anyone has to give anything up; for jobs that would borrow, after everyone who
+is owed something has had their turn. Every move has a price, moves are budgeted, and whoever is moved has a new place
+before the plan says so. Invariant: nobody is left without a place.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ import numpy as np
 
 from gpuyard.model.jobs import Job, TaskState
 from gpuyard.model.reasons import Reason, Token
+from gpuyard.policies.policy import ConsolidationMode
 from gpuyard.scheduler.blocks import WORK, Block, Blocks, by_index
 from gpuyard.scheduler.columns import Ints
-from gpuyard.scheduler.draft import Draft, Left
+from gpuyard.scheduler.draft import Draft, Everyone
 from gpuyard.scheduler.jobbook import Waiter
 from gpuyard.scheduler.resources import GPU_AT
 from gpuyard.scheduler.search import Search
@@ -32,31 +34,56 @@ UNBOUNDED: Final = 1 << 60
 
 
 class Consolidate:
-    """One run of the step."""
+    """One run of the step, in two parts: for jobs within their quotas, and for borrowers."""
 
     by_right = False
 
     def __init__(self, draft: Draft) -> None:
         self.draft = draft
+        self.serves: frozenset[bool] = frozenset({False})
+        """Whether jobs that would borrow are served, those that would not, or both."""
         self.blocks = Blocks(draft)
         self.budget = draft.policy.consolidation
         self.moves_left = _moves_left(draft)
         self.moved: dict[str, int] = {}
         """Tasks moved so far, per queue and per job."""
 
-    def attempt(self, waiter: Waiter, others: list[Left]) -> bool:
+    def for_borrowers(self) -> Consolidate:
+        self.serves = frozenset({True})
+        return self
+
+    def for_the_owed(self) -> Consolidate:
+        self.serves = frozenset({False})
+        return self
+
+    def for_everyone(self) -> Consolidate:
+        self.serves = frozenset({True, False})
+        return self
+
+    def attempt(self, waiter: Waiter, everyone: Everyone) -> bool:
         """Place a job by moving others. Only a job that may itself be preempted makes others move."""
         if waiter.firm or self.moves_left <= 0 or not self._enough_in_total(waiter):
+            return False
+        if self._borrows(waiter) not in self.serves:
             return False
         avoided: set[int] = set()
         for _ in range(ATTEMPTS):
             rules = ConsolidateRules(self, waiter, avoided)
-            if Search(self.draft, waiter, rules, others).run():
+            if Search(self.draft, waiter, rules, everyone).run():
                 return True
             if rules.tried <= avoided:
                 return False
             avoided |= rules.tried
         return False
+
+    def _borrows(self, waiter: Waiter) -> bool:
+        """Whether the job would take its queue, or one above it, beyond what it is owed."""
+        queues = self.draft.queues
+        return any(
+            waiter.asked[position] and queues.held[at][position] + waiter.asked[position] > quota
+            for at in queues.frames[waiter.leaf].path
+            for position, quota in queues.frames[at].quotas
+        )
 
     def note(self, block: Block) -> None:
         """Count the moves of a block that goes."""
@@ -113,6 +140,7 @@ class Consolidate:
 class ConsolidateRules:
     """Anyone who may be moved, on the nodes that lack least for the job."""
 
+    ranked = False
     may_move = True
     must_move = True
     job_first = True
@@ -136,25 +164,24 @@ class ConsolidateRules:
         lacking = shape.at_least[GPU_AT] - free_milli(draft)
         possible = draft.eligibility.nodes(shape.request.where) & (draft.eligibility.gpu_all >= shape.at_least[GPU_AT])
         possible &= lacking <= self.step.moves_left * shape.at_least[GPU_AT]
+        if draft.among is not None:
+            possible &= draft.among
         positions = np.flatnonzero(possible)
         ordered = positions[np.argsort(lacking[positions], kind="stable")].tolist()
         most = NODES_LOOKED_AT + len(self.waiter.shapes)
         return [position for position in ordered if position not in self.avoided][:most]
 
     def alternatives(self, last: Block) -> Iterator[Block]:
-        """All of them: nobody comes first, only the price counts."""
-        following = self.blocks()
-        for block in following:
-            if block is last:
-                yield from following
+        """None beyond those that were counted off: nobody comes first."""
+        return iter(())
 
-    def judge(self) -> _Budget:
+    def judge(self, counted: Sequence[Block]) -> _Budget:
         return _Budget(self.step)
 
     def in_order(self, chosen: Sequence[Block]) -> list[Block]:
         return by_index(chosen)
 
-    def allows(self, chosen: Sequence[Block]) -> bool:
+    def allows(self, chosen: Sequence[Block], moved: set[int]) -> bool:
         self.tried |= {holding.position for block in chosen for holding in block.holdings}
         return self.step.affordable(chosen)
 
@@ -176,7 +203,7 @@ class _Budget:
     def take(self, blocks: Sequence[Block]) -> None:
         self.taken += blocks
 
-    def shortfall(self) -> int:
+    def shortfall(self, more: Sequence[Block] = ()) -> int:
         return 0
 
 
@@ -190,6 +217,8 @@ def free_milli(draft: Draft) -> Ints:
 
 def _moves_left(draft: Draft) -> int:
     budget = draft.policy.consolidation
+    if budget.mode is ConsolidationMode.OFF:
+        return 0
     left = UNBOUNDED if budget.max_moves_per_cycle is None else budget.max_moves_per_cycle
     if budget.max_moves_per_hour is not None:
         left = min(left, budget.max_moves_per_hour - draft.ledger.moves_last_hour)

@@ -1,51 +1,30 @@
 """The cheapest blocks that make room for a chunk: node by node, each node priced by what must go there.
 
-Place in the flow: asked by a search, on the nodes of its draft, which are put back afterwards.
-
-Blocks that lie on several nodes are paid for once: after one of them goes, the other nodes it lies on are priced
-anew. Greedy by marginal cost, exact on a single node. Ties follow the order in which blocks must give way.
+Place in the flow: asked by a search, on the nodes of its draft, which are put back afterwards. Blocks that lie on
+several nodes are paid for once: after one of them goes, the other nodes it lies on are priced anew. Greedy by marginal
+cost; ties follow the order in which blocks must give way.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from heapq import heapify, heappop, heappush
-from itertools import combinations
-from typing import Final, Protocol
+from heapq import heappop, heappush
+from typing import Final
 
-from gpuyard.scheduler.blocks import Block, closure
+from gpuyard.scheduler.blocks import Block, Judge
 from gpuyard.scheduler.draft import Draft
 from gpuyard.scheduler.fit import NO_FIT
 from gpuyard.scheduler.headroom import blockers
 from gpuyard.scheduler.jobbook import Waiter
 from gpuyard.scheduler.nodebook import Undo
-from gpuyard.scheduler.nodestate import Booked, NodeState
+from gpuyard.scheduler.nodeprice import Price, Pricing, Stake
+from gpuyard.scheduler.nodestate import Booked
 from gpuyard.scheduler.placement import has_rule
 from gpuyard.scheduler.shapes import Shape
 
-EXACT_BLOCKS: Final = 8
-"""On a node with no more blocks than this every set of them is looked at, where there are few nodes."""
 EXACT_NODES: Final = 64
-
-Price = tuple[int, tuple[int, ...], tuple[Block, ...]]
-"""Cost, the blocks' places in the order, the blocks."""
-
-
-class Judge(Protocol):
-    """Says whether blocks may go, on top of those taken so far."""
-
-    def allows(self, blocks: Sequence[Block]) -> bool: ...
-
-    def take(self, blocks: Sequence[Block]) -> None: ...
-
-
-def cheapest_cover(draft: Draft, waiter: Waiter, candidates: Sequence[Block], judge: Judge) -> list[Block] | None:
-    """A cheap set of blocks that makes room for the waiter; None where this way of looking finds none."""
-    cover = _Cover(draft, waiter, candidates, judge)
-    found = cover.run()
-    cover.undo()
-    return found
+"""With more nodes than this, prices are worked out the quick way."""
 
 
 def can_be_covered(draft: Draft, waiter: Waiter) -> bool:
@@ -57,80 +36,67 @@ def can_be_covered(draft: Draft, waiter: Waiter) -> bool:
     return not blockers(draft.queues, waiter.leaf, waiter.at_least, waiter.firm)
 
 
-class _Cover:
-    """One run, on a draft that is rolled back afterwards."""
+def cheapest_cover(draft: Draft, waiter: Waiter, candidates: Sequence[Block], judge: Judge) -> list[Block] | None:
+    """A cheap set of blocks that makes room for the waiter; None where this way of looking finds none."""
+    cover = _Cover(draft, candidates, judge)
+    counts = Counter(waiter.shapes)
+    shapes = sorted(counts, key=lambda shape: shape.asked, reverse=True)
+    found = all(cover.make_room(shape, counts[shape]) for shape in shapes)
+    cover.undo()
+    return cover.chosen if found else None
 
-    def __init__(self, draft: Draft, waiter: Waiter, candidates: Sequence[Block], judge: Judge) -> None:
+
+class _Cover:
+    """One run, on the nodes of a draft."""
+
+    def __init__(self, draft: Draft, candidates: Sequence[Block], judge: Judge) -> None:
         self.draft = draft
+        self.nodes = draft.nodes
         self.judge = judge
-        self.waiter = waiter
-        self.on_node: dict[int, list[Block]] = {}
+        self.stakes: dict[int, list[Stake]] = {}
         for block in candidates:
-            for position in {holding.position for holding in block.holdings}:
-                self.on_node.setdefault(position, []).append(block)
+            single = len(block.holdings) == 1
+            positions = (block.holdings[0].position,) if single else {holding.position for holding in block.holdings}
+            for position in positions:
+                self.stakes.setdefault(position, []).append(Stake(block, position))
+        for stakes in self.stakes.values():
+            stakes.sort(key=Stake.unit_price)
         self.gone: set[int] = set()
         self.chosen: list[Block] = []
-        self.prices: dict[int, Price] = {}
-        self.heap: list[tuple[int, tuple[int, ...], int]] = []
-        self.exact = len(self.on_node) <= EXACT_NODES
         self.undos: list[Undo] = []
 
     def undo(self) -> None:
         for undo in reversed(self.undos):
-            self.draft.nodes.undo(undo)
+            self.nodes.undo(undo)
 
-    def run(self) -> list[Block] | None:
-        counts = Counter(self.waiter.shapes)
-        for shape in sorted(counts, key=lambda shape: shape.asked, reverse=True):
-            if not self._cover(shape, counts[shape]):
-                return None
-        return self.chosen
-
-    def _cover(self, shape: Shape, count: int) -> bool:
+    def make_room(self, shape: Shape, count: int) -> bool:
         """Places for so many tasks of one shape, one after the other where the next is cheapest."""
         count -= self._already_free(shape, count)
-        self.heap = []
-        for position in self.on_node if count else ():
-            self._offer(shape, position)
-        heapify(self.heap)
+        if not count:
+            return True
+        offers = _Offers(self._pricing(shape), self.stakes)
         while count:
-            position = self._cheapest()
-            if position < 0:
+            position, blocks = offers.cheapest()
+            if position < 0 or self.draft.search_steps_left <= 0:
                 return False
-            blocks = self.prices[position][2]
             if blocks and not self.judge.allows(blocks):
                 # What was allowed when it was priced is not any more: others have gone since.
-                self._offer(shape, position)
+                offers.renew(position)
                 continue
             self.judge.take(blocks)
             touched = self._clear(position, blocks)
             count -= self._fill(shape, position, count)
             for other in touched if count else ():
-                self._offer(shape, other)
+                offers.renew(other)
         return True
 
-    def _cheapest(self) -> int:
-        """The node that can be had for least; -1 where there is none. Old offers are left lying and skipped."""
-        while self.heap:
-            cost, order, position = heappop(self.heap)
-            price = self.prices.get(position)
-            if price is not None and price[:2] == (cost, order):
-                return position
-        return -1
-
-    def _offer(self, shape: Shape, position: int) -> None:
-        price = self._price(shape, position)
-        if price is None:
-            self.prices.pop(position, None)
-        else:
-            self.prices[position] = price
-            heappush(self.heap, (price[0], price[1], position))
+    def _pricing(self, shape: Shape) -> Pricing:
+        return Pricing(self.draft, shape, self.judge, self.gone, exact=len(self.stakes) <= EXACT_NODES)
 
     def _already_free(self, shape: Shape, count: int) -> int:
         """Put tasks where nobody has to go."""
-        fit = self.draft.fit_later
         placed = 0
-        while placed < count and (position := fit.best(shape, None)) >= 0:
+        while placed < count and (position := self.draft.fit_later.best(shape, self.draft.among)) >= 0:
             self._put(shape, position)
             placed += 1
         return placed
@@ -144,94 +110,47 @@ class _Cover:
 
     def _put(self, shape: Shape, position: int) -> None:
         shares = self.draft.fit_later.shares(shape, position, self.draft.policy.device_placement)
-        self.undos.append(self.draft.nodes.promise(position, shape.request, shares))
+        self.undos.append(self.nodes.promise(position, shape.request, shares))
         self.draft.search_steps_left -= 1
 
     def _clear(self, position: int, blocks: tuple[Block, ...]) -> set[int]:
         """Let the blocks go; all nodes that have changed by it."""
-        touched: dict[int, list[Booked]] = {position: []}
+        touched: dict[int, list[Booked]] = {}
         for block in blocks:
             self.gone.add(id(block))
             self.chosen.append(block)
-            for task, at, shares, _ in block.holdings:
+            for task, at, shares, _, _ in block.holdings:
                 touched.setdefault(at, []).append((task.request, shares))
         for at, tasks in touched.items():
-            if tasks:
-                self.undos.append(self.draft.nodes.evict(at, tasks))
-                self.draft.search_steps_left -= len(tasks)
-        return set(touched)
+            self.undos.append(self.nodes.evict(at, tasks))
+            self.draft.search_steps_left -= len(tasks)
+        return {position, *touched}
 
-    # Prices --------------------------------------------------------------------------------------------------
 
-    def _price(self, shape: Shape, position: int) -> Price | None:
-        """The cheapest blocks whose going makes room for one task on a node; None where nothing does."""
-        state = self.draft.nodes.later.get(position) or self.draft.nodes.now[position]
-        if self.gone and self.draft.fit_later.fits_in(shape, position, state):
-            return 0, (), ()
-        blocks = [block for block in self.on_node[position] if id(block) not in self.gone]
-        if not blocks:
-            return None
-        if self.exact and len(blocks) <= EXACT_BLOCKS:
-            return self._exact_price(shape, position, state, blocks)
-        return self._greedy_price(shape, position, state, blocks)
+class _Offers:
+    """Nodes by price. Old offers are left lying in the heap and skipped."""
 
-    def _exact_price(self, shape: Shape, position: int, state: NodeState, blocks: list[Block]) -> Price | None:
-        best: Price | None = None
-        for size in range(1, len(blocks) + 1):
-            for combination in combinations(blocks, size):
-                some = self._with_before(combination)
-                cost = sum(block.cost for block in some)
-                order = tuple(sorted((block.index for block in some), reverse=True))
-                if best is not None and (cost, order) >= best[:2]:
-                    continue
-                self.draft.search_steps_left -= 1
-                room = self.draft.fit_later.fits_in(shape, position, self._without(state, position, some))
-                if room and self.judge.allows(some):
-                    best = (cost, order, some)
-        return best
+    def __init__(self, pricing: Pricing, stakes: dict[int, list[Stake]]) -> None:
+        self._pricing = pricing
+        self._stakes = stakes
+        self._prices: dict[int, Price] = {}
+        self._heap: list[tuple[int, tuple[int, ...], int]] = []
+        for position in stakes:
+            self.renew(position)
 
-    def _greedy_price(self, shape: Shape, position: int, state: NodeState, blocks: list[Block]) -> Price | None:
-        blocks = sorted(blocks, key=lambda block: (block.cost * 1000 // self._milli_on(block, position), block.index))
-        need = shape.request.devices - state.free.bit_count() if shape.whole else 1
-        chosen: list[Block] = []
-        for block in blocks:
-            chosen.append(block)
-            need -= self._milli_on(block, position) // 1000
-            if (need <= 0 or not shape.whole) and self._fits_without(shape, position, state, chosen):
-                break
+    def cheapest(self) -> tuple[int, tuple[Block, ...]]:
+        """The node that can be had for least, and whose going that takes; -1 where there is none."""
+        while self._heap:
+            cost, order, position = heappop(self._heap)
+            price = self._prices.get(position)
+            if price is not None and price[:2] == (cost, order):
+                return position, price[2]
+        return -1, ()
+
+    def renew(self, position: int) -> None:
+        price = self._pricing.price(position, self._stakes[position]) if position in self._stakes else None
+        if price is None:
+            self._prices.pop(position, None)
         else:
-            return None
-        for block in sorted(chosen[:-1], key=lambda block: -block.cost):
-            fewer = [other for other in chosen if other is not block]
-            if need <= -(self._milli_on(block, position) // 1000) and self._fits_without(shape, position, state, fewer):
-                chosen = fewer
-                need += self._milli_on(block, position) // 1000
-        all_chosen = self._with_before(chosen)
-        if not self.judge.allows(all_chosen):
-            return None
-        cost = sum(block.cost for block in all_chosen)
-        return cost, (sum(block.index for block in all_chosen),), all_chosen
-
-    def _with_before(self, blocks: Sequence[Block]) -> tuple[Block, ...]:
-        """The blocks and what must go before them; what is gone already costs nothing more."""
-        if not any(block.before for block in blocks):
-            return tuple(blocks)
-        return tuple([block for block in closure(blocks) if id(block) not in self.gone])
-
-    def _milli_on(self, block: Block, position: int) -> int:
-        if len(block.holdings) == 1:
-            return block.amounts[0] or 1
-        return sum(holding.amounts[0] for holding in block.holdings if holding.position == position) or 1
-
-    def _fits_without(self, shape: Shape, position: int, state: NodeState, blocks: Sequence[Block]) -> bool:
-        self.draft.search_steps_left -= 1
-        return self.draft.fit_later.fits_in(shape, position, self._without(state, position, blocks))
-
-    def _without(self, state: NodeState, position: int, blocks: Sequence[Block]) -> NodeState:
-        tasks = [
-            (holding.task.request, holding.shares)
-            for block in blocks
-            for holding in block.holdings
-            if holding.position == position
-        ]
-        return state.without(tasks, self.draft.nodes.frames[position])
+            self._prices[position] = price
+            heappush(self._heap, (price[0], price[1], position))

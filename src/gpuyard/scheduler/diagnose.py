@@ -17,7 +17,7 @@ from gpuyard.model.reasons import CLUSTER, TASKS, Holding, Reason, Token
 from gpuyard.scheduler.columns import Bools
 from gpuyard.scheduler.draft import Draft, Left
 from gpuyard.scheduler.gang import Chunk
-from gpuyard.scheduler.headroom import blockers
+from gpuyard.scheduler.headroom import blockers, delayed
 from gpuyard.scheduler.jobbook import Waiter
 from gpuyard.scheduler.measures import Measure, measures
 from gpuyard.scheduler.neighbours import allowed_nodes
@@ -39,6 +39,8 @@ def say_why(draft: Draft) -> None:
         if not reasons:
             known = alike.get(waiter.signature) if not draft.queues.resources.by_model else None
             reasons = alike[waiter.signature] = known or why_it_does_not_fit(draft, waiter)
+        if not any(reason.never for reason in reasons):
+            reasons += delayed(draft, waiter)
         draft.leave_waiting(waiter.job.queue, left.jobs, reasons)
 
 

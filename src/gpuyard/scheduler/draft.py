@@ -7,7 +7,7 @@ charged for exactly what its jobs hold.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
@@ -17,7 +17,7 @@ from gpuyard.model.plan import Action, Bind, Evict, Move, Plan, Promise, Waiting
 from gpuyard.model.reasons import Reason, Token
 from gpuyard.policies.fragmentation import Gradient, typical_tasks
 from gpuyard.policies.policy import DevicePlacement, NodePlacement, Policy
-from gpuyard.scheduler.fit import BesideFit, BesideLaterFit, FitTable, Kept, LaterFit
+from gpuyard.scheduler.fit import BesideFit, BesideLaterFit, FitTable, KeptStates, LaterFit
 from gpuyard.scheduler.nodebook import NodeBook, Undo
 from gpuyard.scheduler.nodestate import Booked
 from gpuyard.scheduler.queuebook import QueueBook
@@ -25,15 +25,18 @@ from gpuyard.scheduler.resources import Amounts
 from gpuyard.scheduler.shapes import Shape
 
 if TYPE_CHECKING:
+    from gpuyard.scheduler.columns import Bools
+    from gpuyard.scheduler.gang import Gang
     from gpuyard.scheduler.jobbook import Waiter
     from gpuyard.scheduler.ledger import Ledger
+    from gpuyard.scheduler.ordering import Terms
     from gpuyard.scheduler.reserve import Reserve
 
 
 class Placed:
     """One task that this cycle has given a place."""
 
-    __slots__ = ("amounts", "moves", "position", "shape", "shares", "task", "undo", "waiter", "waits")
+    __slots__ = ("amounts", "moves", "position", "shape", "shares", "task", "undo", "waiter", "waits", "withdrawn")
 
     def __init__(self, waiter: Waiter, task: Task, shape: Shape, position: int, waits: bool) -> None:
         self.waiter = waiter
@@ -44,6 +47,8 @@ class Placed:
         """True where the place is still being freed."""
         self.moves = False
         """True where it is the new place of a task that this cycle takes off its old one."""
+        self.withdrawn = False
+        """True where it was given and, before the cycle ended, taken back for somebody else."""
         self.shares: tuple[DeviceShare, ...] = ()
         self.amounts: Amounts = ()
         self.undo: Undo
@@ -56,10 +61,12 @@ class Holding(NamedTuple):
     position: int
     shares: tuple[DeviceShare, ...]
     amounts: Amounts
+    placed: Placed | None = None
+    """Set where the task has not started yet: this same cycle gave it the place."""
 
 
 class Evicted:
-    """One running task that this cycle takes off its place."""
+    """One task that this cycle takes off its place."""
 
     __slots__ = ("holding", "job", "leaf", "moved_to", "reason")
 
@@ -85,6 +92,15 @@ class Eviction:
         """How often which queue is discharged of which amounts."""
 
 
+class Kept(NamedTuple):
+    """A task that was promised a place before and starts there now."""
+
+    job: str
+    task: str
+    node: str
+    shares: tuple[DeviceShare, ...]
+
+
 class Left(NamedTuple):
     """Jobs of one line that found no place, and the first of them as it was tried."""
 
@@ -96,6 +112,10 @@ class Left(NamedTuple):
     @property
     def jobs(self) -> tuple[str, ...]:
         return tuple([id for _, id in self.line[self.start :]])
+
+
+Everyone = Callable[[], list[Left]]
+"""Who waits, worked out only where somebody asks."""
 
 
 class Draft:
@@ -113,11 +133,20 @@ class Draft:
         self.fit = FitTable(self.nodes, self.eligibility, policy, self._gradient)
         self.total = ledger.total()
         self.shares = self.queues.shares(self.total, policy.usage_weight_milli)
+        self.among: Bools | None = None
+        """Where set, only these nodes are used, for as long as it is set."""
+        self.terms: list[Terms] = []
+        """How each queue is ranked: filled by the first step that asks."""
+        self.gangs: dict[str, Gang] = {}
+        """Where jobs stand that this cycle has served in part; the ledger's own view is not touched."""
+        self.kept: list[Kept] = []
         self.placed: list[Placed] = []
         self.log: list[Placed | Eviction] = []
         """Everything done, in order."""
         self.disturbed: set[str] = set()
         """Jobs that this cycle has evicted or moved something of."""
+        self.beneficiaries: set[str] = set()
+        """Jobs for whose sake others gave way."""
         self.left: list[Left] = []
         """Who still waits."""
         self.evictions: list[Evict] = []
@@ -129,7 +158,7 @@ class Draft:
         self.reserved: Reserve | None = None
         """Starts that are kept for jobs that wait; None while nothing is kept."""
 
-    def at_another_time(self, nodes: NodeBook, queues: QueueBook, kept: Kept) -> Draft:
+    def at_another_time(self, nodes: NodeBook, queues: QueueBook, kept: KeptStates) -> Draft:
         """The same cluster with other things free, beside what is kept: for asking what would fit, not for planning."""
         other = copy(self)
         other.__dict__.pop("fit_later", None)
@@ -138,7 +167,7 @@ class Draft:
         other.fit = BesideFit(nodes, self.eligibility, self.policy, self._gradient, kept)
         return other
 
-    def fits_beside(self, kept: Kept) -> tuple[FitTable, LaterFit]:
+    def fits_beside(self, kept: KeptStates) -> tuple[FitTable, LaterFit]:
         """Where a shape fits beside what is kept: now, and once everything that is ending has ended."""
         of = self.nodes, self.eligibility, self.policy, self._gradient, kept
         return BesideFit(*of), BesideLaterFit(*of)
@@ -181,7 +210,7 @@ class Draft:
         entry = Eviction(evicted)
         by_node: dict[int, list[Booked]] = {}
         for one in evicted:
-            task, position, shares, amounts = one.holding
+            task, position, shares, amounts, _ = one.holding
             by_node.setdefault(position, []).append((task.request, shares))
             key = (one.leaf, amounts)
             entry.charges[key] = entry.charges.get(key, 0) + 1
@@ -244,17 +273,25 @@ class Draft:
 
     def tasks_given(self, job: str) -> frozenset[str]:
         """The tasks of a job that this cycle has given a place."""
-        return frozenset(placed.task.id for placed in self.placed if placed.waiter.job.id == job)
+        given = (placed for placed in self.placed if not placed.withdrawn)
+        return frozenset(placed.task.id for placed in given if placed.waiter.job.id == job)
+
+    def withdraw(self, placed: Placed) -> None:
+        """A place this cycle gave goes to somebody else after all; its job waits again."""
+        placed.withdrawn = True
+        job = placed.waiter.job
+        if not any(left.waiter.job.id == job.id for left in self.left):
+            self.left.append(Left(placed.waiter, (placed.waiter.rank[2:],)))
 
     def leave_waiting(self, queue: str, jobs: Iterable[str], reasons: tuple[Reason, ...]) -> None:
         self.waiting.append(Waiting(queue, tuple(jobs), reasons))
 
     def finish(self) -> Plan:
-        actions: list[Action] = []
+        actions: list[Action] = [Bind(*kept, Reason(Token.PLACED, subject=kept.node)) for kept in self.kept]
         for entry in self.log:
             if isinstance(entry, Eviction):
-                actions += map(self._stop, entry.evicted)
-            elif not entry.moves:
+                actions += [self._stop(one) for one in entry.evicted if one.holding.placed is None]
+            elif not entry.moves and not entry.withdrawn:
                 actions.append(self._start(entry))
         actions += self.evictions
         return Plan(tuple(actions), tuple(sorted(self.waiting, key=_place)))

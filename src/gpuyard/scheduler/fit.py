@@ -38,7 +38,7 @@ FEW: Final = 16
 """Up to this many changes are scored node by node; more are scored as columns."""
 
 
-Kept = Sequence[Mapping[int, NodeState]]
+KeptStates = Sequence[Mapping[int, NodeState]]
 
 _NO_SCORES: Final[Ints] = np.zeros(0, dtype=np.int64)
 
@@ -283,7 +283,7 @@ class BesideFit(FitTable):
     """Where a shape fits now and also beside what is kept for others at moments to come."""
 
     def __init__(
-        self, nodes: NodeBook, eligibility: Eligibility, policy: Policy, gradient: Gradient | None, kept: Kept
+        self, nodes: NodeBook, eligibility: Eligibility, policy: Policy, gradient: Gradient | None, kept: KeptStates
     ) -> None:
         super().__init__(nodes, eligibility, policy, gradient)
         self._kept = kept
@@ -301,7 +301,7 @@ class BesideLaterFit(LaterFit):
     """The same for places as they will be once what is ending has ended."""
 
     def __init__(
-        self, nodes: NodeBook, eligibility: Eligibility, policy: Policy, gradient: Gradient | None, kept: Kept
+        self, nodes: NodeBook, eligibility: Eligibility, policy: Policy, gradient: Gradient | None, kept: KeptStates
     ) -> None:
         super().__init__(nodes, eligibility, policy, gradient)
         self._kept = kept
@@ -314,11 +314,11 @@ class BesideLaterFit(LaterFit):
         return _scored_again(self, shape, scores, self._kept)
 
 
-def _kept_on(position: int, kept: Kept) -> list[NodeState]:
+def _kept_on(position: int, kept: KeptStates) -> list[NodeState]:
     return [states[position] for states in kept if position in states]
 
 
-def _scored_again(table: FitTable, shape: Shape, scores: Ints, kept: Kept) -> Ints:
+def _scored_again(table: FitTable, shape: Shape, scores: Ints, kept: KeptStates) -> Ints:
     for position in {position for states in kept for position in states}:
         if scores[position] < NO_FIT:
             scores[position] = table.at(shape, position)

@@ -179,7 +179,7 @@ class Yielding:
             if task.state is TaskState.RUNNING:
                 self.running.setdefault(leaf, []).append(task)
         for tasks in self.running.values():
-            tasks.sort(key=lambda task: -task.priority)
+            tasks.sort(key=lambda task: (-task.priority, task.started_at_ms))
 
     def blocks(self) -> Iterator[tuple[Task, ...]]:
         """Blocks in the order they go. A job that still waits for a promised place never goes as a whole."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from gpuyard.scheduler.draft import Draft, Left
-from gpuyard.scheduler.headroom import blockers
+from gpuyard.scheduler.draft import Draft, Everyone, Left
+from gpuyard.scheduler.headroom import blockers, may_disturb
 from gpuyard.scheduler.jobbook import Waiter
 from gpuyard.scheduler.ordering import Turns
 from gpuyard.scheduler.placement import Placer
@@ -21,28 +21,35 @@ class Step(Protocol):
     by_right: bool
     """Whether what it takes is owed: starts that are kept for others do not stand in its way."""
 
-    def attempt(self, waiter: Waiter, others: list[Left]) -> bool:
-        """Place the waiter, whose turn comes among the others; False leaves the draft as it was."""
+    def attempt(self, waiter: Waiter, everyone: Everyone) -> bool:
+        """Place the waiter, whose turn comes among everyone who waits; False leaves the draft as it was."""
         ...
 
 
 def make_room(draft: Draft, step: Step) -> None:
     """Try everyone who still waits."""
+    if not draft.left:
+        return
     turns = Turns.of_left(draft, draft.left)
+    draft.left.clear()
     placer = Placer(draft)
     left: list[Left] = []
     failed: set[object] = set()
     while (waiter := turns.next()) is not None:
         until_ms = 0 if draft.reserved is None else draft.reserved.bound_until_ms(waiter.job)
         kind = (waiter.leaf, waiter.rank[0], waiter.firm, waiter.signature, until_ms)
-        worth_trying = kind not in failed and _may_disturb(draft, waiter)
-        if worth_trying and (_fits(draft, placer, waiter) or _attempt(draft, step, waiter, [*left, *turns.left()])):
+        worth_trying = kind not in failed and may_disturb(draft, waiter)
+        if worth_trying and (
+            _fits(draft, placer, waiter) or _attempt(draft, step, waiter, lambda: [*left, *turns.left()])
+        ):
             failed.clear()
             turns.served(waiter, None)
         else:
             failed.add(kind)
             left.append(turns.dropped(waiter))
-    draft.left[:] = left
+    # Whoever had a place taken back is there already.
+    again = {entry.waiter.job.id for entry in left}
+    draft.left[:] = [*left, *(entry for entry in draft.left if entry.waiter.job.id not in again)]
 
 
 def _fits(draft: Draft, placer: Placer, waiter: Waiter) -> bool:
@@ -54,13 +61,7 @@ def _fits(draft: Draft, placer: Placer, waiter: Waiter) -> bool:
     return draft.reserved.aside(waiter, by_right=False, work=lambda: placer.place(waiter))
 
 
-def _attempt(draft: Draft, step: Step, waiter: Waiter, others: list[Left]) -> bool:
+def _attempt(draft: Draft, step: Step, waiter: Waiter, everyone: Everyone) -> bool:
     if draft.reserved is None:
-        return step.attempt(waiter, others)
-    return draft.reserved.aside(waiter, step.by_right, work=lambda: step.attempt(waiter, others))
-
-
-def _may_disturb(draft: Draft, waiter: Waiter) -> bool:
-    job = waiter.job
-    since_ms = max(job.submitted_at_ms, job.last_evicted_at_ms or 0)
-    return draft.ledger.now_ms >= since_ms + job.preemption_delay_ms
+        return step.attempt(waiter, everyone)
+    return draft.reserved.aside(waiter, step.by_right, work=lambda: step.attempt(waiter, everyone))

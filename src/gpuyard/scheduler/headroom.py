@@ -1,10 +1,11 @@
-"""What a queue may still take: limits for everyone, quotas for jobs that may not be preempted."""
+"""What a queue may still take: limits for everyone, quotas for jobs that may not be preempted; and when a job may
+make others give way."""
 
 from __future__ import annotations
 
 import msgspec
 
-from gpuyard.model.reasons import Reason, Token
+from gpuyard.model.reasons import MILLISECONDS, Reason, Token
 from gpuyard.scheduler.draft import Draft
 from gpuyard.scheduler.jobbook import Waiter
 from gpuyard.scheduler.queuebook import QueueBook
@@ -31,6 +32,23 @@ def blockers(queues: QueueBook, leaf: int, amounts: Amounts, firm: bool) -> tupl
 def _over(token: Token, queues: QueueBook, at: int, position: int, left: int, need: int, bound: int) -> Reason:
     name = queues.resources.names[position]
     return Reason(token, name, max(left, 0), need, queues.frames[at].name, never=need > bound)
+
+
+def may_disturb(draft: Draft, waiter: Waiter) -> bool:
+    """Whether a job has waited long enough to make others give way."""
+    return _waited_ms(draft, waiter) >= waiter.job.preemption_delay_ms
+
+
+def delayed(draft: Draft, waiter: Waiter) -> tuple[Reason, ...]:
+    """Says how long a job has waited of its preemption delay, while that lasts."""
+    if may_disturb(draft, waiter):
+        return ()
+    return (Reason(Token.DELAYED, MILLISECONDS, _waited_ms(draft, waiter), waiter.job.preemption_delay_ms),)
+
+
+def _waited_ms(draft: Draft, waiter: Waiter) -> int:
+    job = waiter.job
+    return draft.ledger.now_ms - max(job.submitted_at_ms, job.last_evicted_at_ms or 0)
 
 
 def within_bounds(queues: QueueBook, waiter: Waiter) -> bool:

@@ -129,9 +129,17 @@ def _sums(shapes: tuple[Shape, ...]) -> tuple[Amounts, Amounts]:
 
 
 def _signature(job: Job, tasks: tuple[Task, ...], shapes: tuple[Shape, ...], pristine: bool) -> object:
-    """Equal for jobs whose chunks can only succeed or fail alike. A job that has started is like no other."""
+    """Equal for jobs whose chunks can only succeed or fail alike. A job that has started is like no other.
+
+    Of jobs with the same delay the older may disturb others first, unless one was evicted since.
+    """
     if not pristine:
         return job.id
+    asked = _asked(job, tasks, shapes)
+    return (asked, job.preemption_delay_ms, job.last_evicted_at_ms) if job.preemption_delay_ms else asked
+
+
+def _asked(job: Job, tasks: tuple[Task, ...], shapes: tuple[Shape, ...]) -> object:
     if len(shapes) == 1 and not job.labels and job.group.topology is None and job.group.leaf:
         return shapes[0].id
     ids = tuple([shape.id for shape in shapes])

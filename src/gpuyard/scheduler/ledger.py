@@ -51,6 +51,7 @@ class Account(NamedTuple):
     """The part of what it holds that lies on nodes that take no new work."""
     firm: bool
     waits: bool
+    promised: bool
     yields: bool
     """Whether it runs and may be made to give way."""
 
@@ -168,6 +169,8 @@ class Ledger:
         self.lines = Lines()
         self.yielders = [Yielders() for _ in self.queues.frames]
         self._stranded: dict[str, Reason] = {}
+        self.promised: set[str] = set()
+        """Jobs with tasks that were promised a place."""
         self.incomplete: set[str] = set()
         """Jobs of which something is in place, but less than their minimum."""
         self.timed: dict[str, Job] = {}
@@ -201,6 +204,8 @@ class Ledger:
             counts[kind] = counts.get(kind, 0) + 1
             if account.yields:
                 self.yielders[account.leaf].add(job, account.held[0])
+            if account.promised:
+                self.promised.add(job.id)
             if (len(job.tasks) > 1 or job.group.min_tasks > 1) and is_incomplete(job):
                 self.incomplete.add(job.id)
             waiter = self._waiter(job, account.leaf) if account.waits else None
@@ -227,6 +232,8 @@ class Ledger:
         self._charge(account, 1)
         if account.yields:
             self.yielders[account.leaf].add(job, account.held[0])
+        if account.promised:
+            self.promised.add(job.id)
         waiter = self._waiter(job, account.leaf) if account.waits else None
         if waiter is not None:
             self.lines.add(waiter)
@@ -251,7 +258,7 @@ class Ledger:
         """What a job counts: its active tasks as held, its pending ones as asked."""
         zero = self.shapes.resources.zero
         held = asked = closed = zero
-        waits = runs = False
+        waits = runs = promised = False
         for task in job.tasks:
             shape = self.shapes.of(task.request)
             if task.state is TaskState.PENDING:
@@ -259,6 +266,7 @@ class Ledger:
                 asked = shape.asked if asked is zero else plus(asked, shape.asked)
             elif task.state in ACTIVE:
                 runs = runs or task.state is TaskState.RUNNING
+                promised = promised or task.state is TaskState.PROMISED
                 position = self.nodes.at.get(task.node, -1)
                 amounts = self.amounts(task, shape, position)
                 held = amounts if held is zero else plus(held, amounts)
@@ -266,7 +274,7 @@ class Ledger:
                     closed = plus(closed, amounts)
         leaf = self.queues.leaf_at(job.queue)
         yields = runs and job.preemptible and leaf >= 0
-        return Account(leaf, held, asked, closed, not job.preemptible, waits, yields)
+        return Account(leaf, held, asked, closed, not job.preemptible, waits, promised, yields)
 
     def amounts(self, task: Task, shape: Shape, position: int) -> Amounts:
         """What a placed task counts."""
@@ -312,6 +320,7 @@ class Ledger:
         self.neighbours.forget(id)
         self._stranded.pop(id, None)
         self.incomplete.discard(id)
+        self.promised.discard(id)
         self.timed.pop(id, None)
 
 

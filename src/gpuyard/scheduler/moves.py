@@ -6,41 +6,10 @@ in, the actions never book a device beyond its capacity.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from gpuyard.model.jobs import DeviceShare, Request
-from gpuyard.model.quantities import MILLI
 from gpuyard.scheduler.draft import Draft, Evicted, Eviction
-from gpuyard.scheduler.nodestate import NodeFrame, NodeState
+from gpuyard.scheduler.nodestate import NodeState
 
 States = dict[int, NodeState]
-
-
-def has_place(state: NodeState, request: Request, shares: Iterable[DeviceShare], frame: NodeFrame) -> bool:
-    """Whether exactly these devices, and the rest of a request, are free in a state."""
-    if state.slots < 1 or 0 < request.cpu_milli > state.cpu_milli or 0 < request.memory_bytes > state.memory_bytes:
-        return False
-    if any(state.other.get(name, 0) < amount for name, amount in request.other):
-        return False
-    slices: dict[tuple[str, int], int] = {}
-    for share in shares:
-        if share.mig:
-            key = (share.mig, share.device)
-            slices[key] = slices.get(key, 0) + 1
-            if state.mig.get(key, 0) < slices[key]:
-                return False
-        elif not _device_free(state, request, share):
-            return False
-    return True
-
-
-def _device_free(state: NodeState, request: Request, share: DeviceShare) -> bool:
-    if state.free >> share.device & 1:
-        return True
-    part = state.parts.get(share.device)
-    if part is None or share.gpu_milli == MILLI or part.sharing is not request.sharing:
-        return False
-    return share.gpu_milli <= part.milli and share.memory_mib <= part.memory_mib
 
 
 # The order -----------------------------------------------------------------------------------------------------
@@ -75,7 +44,7 @@ def _states_before(draft: Draft, mark: int) -> States:
 
 
 def _leave(draft: Draft, states: States, entry: Evicted) -> None:
-    task, position, shares, _ = entry.holding
+    task, position, shares, _, _ = entry.holding
     states[position] = states[position].plus(task.request, shares, draft.nodes.frames[position])
 
 
@@ -99,7 +68,7 @@ def _move(draft: Draft, states: States, entry: Evicted) -> bool:
     before = states[source]
     _leave(draft, states, entry)
     frame = draft.nodes.frames[to.position]
-    if not has_place(states[to.position], to.task.request, to.shares, frame):
+    if not states[to.position].holds(to.task.request, to.shares):
         states[source] = before
         return False
     states[to.position] = states[to.position].less(to.task.request, to.shares, frame)

@@ -6,6 +6,7 @@ Rare, so nothing is indexed: tasks with labels or with `apart` rules of their ow
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,28 +16,39 @@ from gpuyard.scheduler.draft import Draft
 from gpuyard.scheduler.nodestate import NodeFrame
 from gpuyard.scheduler.topology import node_label
 
-Present = tuple[int, Job, tuple[Neighbour, ...]]
-"""A task that is there: its node, its job, its own rules."""
+
+class Present(NamedTuple):
+    """A task that is there: its node, its job, its own rules."""
+
+    position: int
+    job: Job
+    rules: tuple[Neighbour, ...]
+    task: str
 
 
 def allowed_nodes(draft: Draft, job: Job, rules: tuple[Neighbour, ...]) -> Bools:
     """The nodes that the rules of a task, and the `apart` rules of tasks already placed, leave open."""
-    just_placed = [(entry.position, entry.waiter.job, entry.task.request.where.neighbours) for entry in draft.placed]
-    return open_nodes(draft.nodes.frames, [*draft.ledger.neighbours.present(), *just_placed], job, rules)
+    gone = {(entry.job.id, entry.holding.task.id) for entry in draft.evicted_since(0)}
+    present = [entry for entry in draft.ledger.neighbours.present() if (entry.job.id, entry.task) not in gone]
+    present += [
+        Present(entry.position, entry.waiter.job, entry.task.request.where.neighbours, entry.task.id)
+        for entry in draft.placed
+    ]
+    return open_nodes(draft.nodes.frames, present, job, rules)
 
 
 def open_nodes(frames: list[NodeFrame], present: list[Present], job: Job, rules: tuple[Neighbour, ...]) -> Bools:
     """The same for any list of tasks that are there."""
     allowed = np.ones(len(frames), dtype=np.bool_)
     for rule in rules:
-        occupied = {node_label(frames[at], rule.level) for at, other, _ in present if _matches(rule, other)}
+        occupied = {node_label(frames[one.position], rule.level) for one in present if _matches(rule, one.job)}
         first_of_its_kind = not occupied and not rule.apart and _matches(rule, job)
         if not first_of_its_kind:
             _restrict(frames, allowed, rule.level, occupied, rule.apart)
-    for at, _, theirs in present:
-        for rule in theirs:
+    for one in present:
+        for rule in one.rules:
             if rule.apart and _matches(rule, job):
-                _restrict(frames, allowed, rule.level, {node_label(frames[at], rule.level)}, True)
+                _restrict(frames, allowed, rule.level, {node_label(frames[one.position], rule.level)}, True)
     return allowed
 
 
@@ -44,7 +56,7 @@ class Neighbours:
     """Tasks that others may have rules about: where they are, whose they are, and which rules they have."""
 
     def __init__(self) -> None:
-        self._by_job: dict[str, tuple[Job, list[tuple[int, tuple[Neighbour, ...]]]]] = {}
+        self._by_job: dict[str, list[Present]] = {}
         self._near: set[str] = set()
         self._apart: set[str] = set()
         self.loaded = False
@@ -65,12 +77,12 @@ class Neighbours:
         """Note a job's placed tasks, where it has labels or rules; forget it where it has neither."""
         self.forget(job.id)
         entries = [
-            (positions[task.node], task.request.where.neighbours)
+            Present(positions[task.node], job, task.request.where.neighbours, task.id)
             for task in job.tasks
             if task.node in positions and task.state in (TaskState.RUNNING, TaskState.PROMISED, TaskState.STUCK)
         ]
-        if job.labels or any(rules for _, rules in entries):
-            self._by_job[job.id] = (job, entries)
+        if job.labels or any(entry.rules for entry in entries):
+            self._by_job[job.id] = entries
         for task in job.tasks:
             for rule in task.request.where.neighbours:
                 (self._apart if rule.apart else self._near).add(job.id)
@@ -81,9 +93,8 @@ class Neighbours:
         self._apart.discard(job)
 
     def present(self) -> Iterable[Present]:
-        for job, entries in self._by_job.values():
-            for position, rules in entries:
-                yield position, job, rules
+        for entries in self._by_job.values():
+            yield from entries
 
 
 def _matches(rule: Neighbour, job: Job) -> bool:

@@ -34,6 +34,8 @@ class NodeBook:
         self.assigned: dict[tuple[str, str], tuple[DeviceShare, ...]] = {}
         """Devices booked for tasks whose world does not say which they hold."""
         self._sound: dict[int, bool] = {}
+        self._broken: set[tuple[str, str]] = set()
+        """Promised places that cannot come free: their node is closed, or somebody who stays holds them."""
         self.columns = Columns(self.frames, self.now)
         self._later_columns: Columns | None = None
 
@@ -41,7 +43,7 @@ class NodeBook:
         """A copy that can change apart. States are shared: they are replaced, never changed."""
         copy = NodeBook.__new__(NodeBook)
         copy.frames, copy.at, copy.tasks_on = self.frames, self.at, self.tasks_on
-        copy.assigned, copy._sound = self.assigned, self._sound
+        copy.assigned, copy._sound, copy._broken = self.assigned, self._sound, self._broken
         copy.now = self.now.copy()
         copy.later = self.later.copy()
         copy.columns = self.columns.fork(copy.now)
@@ -112,6 +114,10 @@ class NodeBook:
             return task.shares
         return self.assigned.get((job.id, task.id), ())
 
+    def is_broken(self, job: Job, task: Task) -> bool:
+        """Whether a promise can no longer be kept."""
+        return task.node not in self.at or (job.id, task.id) in self._broken
+
     def sound(self, position: int) -> bool:
         """Whether no device of a node is held twice. Where a world reports that, taking one task off frees nothing."""
         known = self._sound.get(position)
@@ -120,15 +126,20 @@ class NodeBook:
         return known
 
     def _is_sound(self, position: int) -> bool:
-        whole: set[int] = set()
-        parts: set[int] = set()
+        whole = parts = 0
         for task, job in self.tasks_on[position]:
-            for share in self.held(job, task) if task.state is not TaskState.PROMISED else ():
-                if share.mig:
-                    continue
-                if share.device in whole or (share.gpu_milli == MILLI and share.device in parts):
+            if task.state is TaskState.PROMISED:
+                continue
+            for share in task.shares or self.held(job, task):
+                bit = 0 if share.mig else 1 << share.device
+                if share.gpu_milli == MILLI:
+                    if (whole | parts) & bit:
+                        return False
+                    whole |= bit
+                elif whole & bit:
                     return False
-                (whole if share.gpu_milli == MILLI else parts).add(share.device)
+                else:
+                    parts |= bit
         return True
 
     def undo(self, change: Undo) -> None:
@@ -177,8 +188,16 @@ class NodeBook:
         for task, job in sorted(staying, key=lambda entry: (entry[0].state is promised, entry[1].id, entry[0].id)):
             if task.state is promised and not task.shares and task.request.devices:
                 self.assigned[job.id, task.id] = lowest_devices(state, frame, task.request)
-            state.add(task.request, self.held(job, task), frame)
+            if task.state is not promised or self._can_be_kept(frame, state, job, task):
+                state.add(task.request, self.held(job, task), frame)
         return state
+
+    def _can_be_kept(self, frame: NodeFrame, state: NodeState, job: Job, task: Task) -> bool:
+        shares = self.held(job, task)
+        usable = frame.node.open and all(share.mig or frame.whole_mask >> share.device & 1 for share in shares)
+        kept = usable and len(shares) >= task.request.devices and state.holds(task.request, shares)
+        (self._broken.discard if kept else self._broken.add)((job.id, task.id))
+        return kept
 
 
 class _LaterStates(Sequence[NodeState]):

@@ -196,6 +196,31 @@ class NodeState:
         else:
             self._open_part(device, share, sharing, frame)
 
+    def holds(self, request: Request, shares: Iterable[DeviceShare]) -> bool:
+        """Whether exactly these devices, and the rest of a request, are free."""
+        if self.slots < 1 or 0 < request.cpu_milli > self.cpu_milli or 0 < request.memory_bytes > self.memory_bytes:
+            return False
+        if any(self.other.get(name, 0) < amount for name, amount in request.other):
+            return False
+        slices: dict[tuple[str, int], int] = {}
+        for share in shares:
+            if share.mig:
+                key = (share.mig, share.device)
+                slices[key] = slices.get(key, 0) + 1
+                if self.mig.get(key, 0) < slices[key]:
+                    return False
+            elif not self._device_holds(request, share):
+                return False
+        return True
+
+    def _device_holds(self, request: Request, share: DeviceShare) -> bool:
+        if self.free >> share.device & 1:
+            return True
+        part = self.parts.get(share.device)
+        if part is None or share.gpu_milli == MILLI or part.sharing is not request.sharing:
+            return False
+        return share.gpu_milli <= part.milli and share.memory_mib <= part.memory_mib
+
     def give(self, share: DeviceShare, frame: NodeFrame) -> None:
         """Hand one share back. A device nobody shares any more is whole again."""
         device = share.device

@@ -42,7 +42,7 @@ class Turns:
         self._roots: list[tuple[QueueKey, int, int]] = []
         self._version = [0] * len(self._queues.frames)
         self._best: list[Waiter | None] = [None] * len(self._queues.frames)
-        self._terms = [Terms(frame, draft.shares[frame.at], draft.total) for frame in self._queues.frames]
+        self._terms = terms_of(draft)
         self._fill()
 
     @classmethod
@@ -182,6 +182,13 @@ class Terms:
         self.forbidden = [position for position, most in enumerate(allowance) if most == 0]
         """Resources of which it should hold nothing."""
         self.tie = (tuple([UNBOUNDED if most is None else most for most in allowance]), frame.order, frame.name)
+
+
+def terms_of(draft: Draft) -> list[Terms]:
+    """The terms of every queue, worked out once for a cycle."""
+    if not draft.terms:
+        draft.terms = [Terms(frame, draft.shares[frame.at], draft.total) for frame in draft.queues.frames]
+    return draft.terms
 
 
 def allowance_of(quota: int | None, limit: int | None, fair: int) -> int | None:

@@ -58,10 +58,11 @@ class Placer:
 
     def _place(self, waiter: Waiter) -> bool:
         chunk = waiter.chunk
+        among = self.draft.among
         if len(chunk.tasks) > 1 or chunk.children or chunk.group.topology is not None:
-            return self._group(chunk, None)
+            return self._group(chunk, among)
         plain = self._unruled and not waiter.shapes[0].request.gpu_memory_mib and not waiter.job.spread
-        return self._put(chunk.tasks[0], waiter.shapes[0], None) if plain else self._task(chunk.tasks[0], None)
+        return self._put(chunk.tasks[0], waiter.shapes[0], among) if plain else self._task(chunk.tasks[0], among)
 
     def _must_wait(self, mark: int) -> bool:
         """Whether the job would start below its minimum, or a group that waits for a place below its own."""

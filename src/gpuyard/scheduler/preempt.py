@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from itertools import takewhile
 
 from gpuyard.model.reasons import Reason, Token
-from gpuyard.scheduler.blocks import Anyone, Block, Blocks, by_index, in_yielding_order, same_rank
-from gpuyard.scheduler.draft import Draft, Left
+from gpuyard.scheduler.blocks import Anyone, Block, Blocks, InTurn, Judge, by_index, in_yielding_order, same_rank
+from gpuyard.scheduler.draft import Draft, Everyone
 from gpuyard.scheduler.jobbook import Waiter
 from gpuyard.scheduler.search import Search
 
@@ -25,14 +25,15 @@ class Preempt:
         self.draft = draft
         self.blocks = Blocks(draft)
 
-    def attempt(self, waiter: Waiter, others: list[Left]) -> bool:
+    def attempt(self, waiter: Waiter, everyone: Everyone) -> bool:
         rules = PreemptRules(self, waiter)
-        return rules.any_lower() and Search(self.draft, waiter, rules, others).run()
+        return rules.any_lower() and Search(self.draft, waiter, rules, everyone).run()
 
 
 class PreemptRules:
     """Jobs of the same queue and of lower priority."""
 
+    ranked = True
     must_move = False
     job_first = False
 
@@ -44,8 +45,9 @@ class PreemptRules:
         self._min_runtime_ms = self._nearest_min_runtime_ms()
 
     def any_lower(self) -> bool:
+        """Whether anything here has a lower priority, or may have."""
         order = self.draft.ledger.yielders[self.waiter.leaf].order()
-        return bool(order) and -order[-1][0] < self.waiter.job.priority
+        return bool(self.step.blocks.unstarted) or (bool(order) and -order[-1][0] < self.waiter.job.priority)
 
     def blocks(self) -> Iterator[Block]:
         in_order = in_yielding_order(self.draft, self.step.blocks, self.waiter.leaf, self._min_runtime_ms)
@@ -54,13 +56,13 @@ class PreemptRules:
     def alternatives(self, last: Block) -> Iterator[Block]:
         return same_rank(self.blocks(), last)
 
-    def judge(self) -> Anyone:
-        return Anyone()
+    def judge(self, counted: Sequence[Block]) -> Judge:
+        return InTurn(Anyone(), counted)
 
     def in_order(self, chosen: Sequence[Block]) -> list[Block]:
         return by_index(chosen)
 
-    def allows(self, chosen: Sequence[Block]) -> bool:
+    def allows(self, chosen: Sequence[Block], moved: set[int]) -> bool:
         return True
 
     def reason(self, block: Block, moved: bool) -> Reason:

@@ -111,7 +111,10 @@ class _Search:
     def _positions(self, item: Item) -> list[int]:
         """Nodes the item may go to, best first, one of each kind."""
         scores = self.draft.fit.scores(item.shapes[0])
-        fitting = np.flatnonzero(scores < NO_FIT)
+        fits = scores < NO_FIT
+        if self.draft.among is not None:
+            fits &= self.draft.among
+        fitting = np.flatnonzero(fits)
         ordered = fitting[np.argsort(scores[fitting], kind="stable")].tolist()
         kinds: set[object] = set()
         different: list[int] = []

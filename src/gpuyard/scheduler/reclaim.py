@@ -7,15 +7,16 @@ and every queue above it up to where the two families part, holds more than it i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from operator import sub
+from collections import ChainMap, Counter
+from collections.abc import Iterator, Mapping, Sequence
+from operator import sub as minus
 from typing import NamedTuple
 
 from gpuyard.model.reasons import Reason, Token
-from gpuyard.scheduler.blocks import Block, Blocks, in_yielding_order, same_rank
-from gpuyard.scheduler.draft import Draft, Left
+from gpuyard.scheduler.blocks import Block, Blocks, InTurn, Judge, in_yielding_order, same_rank
+from gpuyard.scheduler.draft import Draft, Everyone
 from gpuyard.scheduler.jobbook import Waiter
-from gpuyard.scheduler.ordering import QueueKey, Terms, over_fair_share
+from gpuyard.scheduler.ordering import QueueKey, over_fair_share, terms_of
 from gpuyard.scheduler.resources import GPU_AT, Amounts
 from gpuyard.scheduler.search import Search
 
@@ -33,6 +34,9 @@ class Giver(NamedTuple):
     leaf: int
     levels: tuple[Level, ...]
     min_runtime_ms: int
+    may_be_shuffled: bool
+    """Whether its jobs may be moved, though not stopped, while it holds just what it is owed: the job's own queue
+    stays within its quota."""
 
 
 class Reclaim:
@@ -43,15 +47,14 @@ class Reclaim:
     def __init__(self, draft: Draft) -> None:
         self.draft = draft
         self.blocks = Blocks(draft)
-        frames = draft.queues.frames
-        self.terms = [Terms(frame, draft.shares[frame.at], draft.total) for frame in frames]
+        self.terms = terms_of(draft)
 
-    def attempt(self, waiter: Waiter, others: list[Left]) -> bool:
+    def attempt(self, waiter: Waiter, everyone: Everyone) -> bool:
         """Place a job by taking back what its queue is owed."""
         if not self._within_fair_share(waiter):
             return False
         rules = ReclaimRules(self, waiter)
-        return rules.could_be_enough() and Search(self.draft, waiter, rules, others).run()
+        return rules.could_be_enough() and Search(self.draft, waiter, rules, everyone).run()
 
     def _within_fair_share(self, waiter: Waiter) -> bool:
         held, fair = self.draft.queues.held[waiter.leaf], self.draft.shares[waiter.leaf]
@@ -61,6 +64,7 @@ class Reclaim:
 class ReclaimRules:
     """Whose blocks may go for one job of another queue."""
 
+    ranked = True
     must_move = False
     job_first = False
 
@@ -73,7 +77,8 @@ class ReclaimRules:
         self.held = [tuple(amounts) for amounts in self.draft.queues.held]
         """As things stood before anyone gave way."""
         self.givers = {giver.leaf: giver for giver in self._givers()}
-        self._told = Taken(self)
+        self._told: dict[int, Amounts] = {}
+        """Per queue: what it has left after the blocks told so far. One that moves takes nothing away."""
 
     # Who may have to give ----------------------------------------------------------------------------------------
 
@@ -81,7 +86,8 @@ class ReclaimRules:
         for frame in self.draft.queues.frames:
             if frame.leaf and frame.at != self.waiter.leaf and self.draft.ledger.yielders[frame.at].jobs:
                 giver = self._giver(frame.at)
-                if all(self.holds_more(level, self.held[level.at]) for level in giver.levels):
+                over = all(self.holds_more(level, self.held[level.at]) for level in giver.levels)
+                if over or (self.may_move and self.may_shuffle(giver, self.held)):
                     yield giver
 
     def _giver(self, leaf: int) -> Giver:
@@ -91,9 +97,10 @@ class ReclaimRules:
         top = theirs[-1]
         taker = next(at for at in reversed(mine) if frames[at].parent == frames[top].parent)
         levels = [Level(at, self._bounds(frames[at].quota)) for at in theirs]
-        if not self._stays_within_quota(taker):
+        within_quota = self._stays_within_quota(taker)
+        if not within_quota:
             levels[-1] = Level(top, self._bounds(self.step.terms[top].allowance))
-        return Giver(leaf, tuple(levels), self._min_runtime_ms(top))
+        return Giver(leaf, tuple(levels), self._min_runtime_ms(top), within_quota)
 
     def _bounds(self, amounts: Sequence[int | None]) -> tuple[tuple[int, int], ...]:
         return tuple([(at, bound) for at in self.asked if (bound := amounts[at]) is not None])
@@ -118,11 +125,17 @@ class ReclaimRules:
     def holds_more(self, level: Level, amounts: Sequence[int]) -> bool:
         return any(amounts[position] > bound for position, bound in level.bounds)
 
+    def may_shuffle(self, giver: Giver, left: Mapping[int, Sequence[int]] | Sequence[Sequence[int]]) -> bool:
+        """Whether nobody on the giver's side holds less than it is owed: an over-fed queue moves no under-fed one."""
+        return giver.may_be_shuffled and all(
+            left[level.at][position] >= bound for level in giver.levels for position, bound in level.bounds
+        )
+
     def could_be_enough(self) -> bool:
         """Whether all that may be taken, at the very most, adds up to the GPUs that are missing."""
         need = self.waiter.at_least[GPU_AT]
-        if not self.givers:
-            return False
+        if not any(self.holds_more(giver.levels[0], self.held[leaf]) for leaf, giver in self.givers.items()):
+            return bool(self.givers)
         if not need or any(shape.request.mig for shape in self.waiter.shapes):
             return True
         columns = self.draft.nodes.later_columns()
@@ -136,7 +149,8 @@ class ReclaimRules:
         most = self.held[giver.leaf][GPU_AT]
         for level in giver.levels:
             if [position for position, _ in level.bounds] == [GPU_AT]:
-                most = min(most, self.held[level.at][GPU_AT] - level.bounds[0][1] + largest - 1)
+                over = self.held[level.at][GPU_AT] - level.bounds[0][1]
+                most = min(most, over + largest - 1 if over > 0 else 0)
         return most
 
     # Who first ---------------------------------------------------------------------------------------------------
@@ -177,19 +191,20 @@ class ReclaimRules:
 
     # What is allowed ---------------------------------------------------------------------------------------------
 
-    def judge(self) -> Taken:
-        return Taken(self)
+    def judge(self, counted: Sequence[Block]) -> Judge:
+        return InTurn(Taken(self), counted)
 
     def in_order(self, chosen: Sequence[Block]) -> list[Block]:
         """Small before large: what exceeds what a queue is owed by little goes in little pieces while it can."""
         return sorted(chosen, key=_smallest_first)
 
-    def allows(self, chosen: Sequence[Block]) -> bool:
+    def allows(self, chosen: Sequence[Block], moved: set[int]) -> bool:
         taken = Taken(self)
-        if not taken.allows(chosen):
+        stopped = [block for block in chosen if id(block) not in moved] if moved else chosen
+        if stopped and not taken.loses(stopped):
             return False
-        taken.take(chosen)
-        return self._fair_to_siblings(taken)
+        taken.take(stopped)
+        return self._fair_to_siblings(taken) and all(taken.allows((block,)) for block in chosen if id(block) in moved)
 
     def _fair_to_siblings(self, taken: Taken) -> bool:
         """Nobody climbs above the fair share at the cost of a sibling that is less above its own."""
@@ -207,17 +222,23 @@ class ReclaimRules:
         return True
 
     def reason(self, block: Block, moved: bool) -> Reason:
-        frame = self.draft.queues.frames[block.leaf]
-        position = self.asked[0]
-        before = self._told.left(block.leaf)[position]
-        short = self._told.shortfall_of(block.leaf)
-        self._told.take((block,))
-        job, name = self.waiter.job.id, self.draft.queues.resources.names[position]
+        frame, job = self.draft.queues.frames[block.leaf], self.waiter.job.id
+        before = self._told.get(block.leaf, self.held[block.leaf])
+        position = self._exceeded(frame.quota, before)
+        name = self.draft.queues.resources.names[position]
         if moved:
             return Reason(Token.MOVED, name, subject=frame.name, beneficiary=job)
-        short = self._told.shortfall_of(block.leaf) - short
-        owed = frame.quota[position] or 0
-        return Reason(Token.RECLAIMED, name, before, owed, frame.name, beneficiary=job, shortfall=short)
+        after = self._told[block.leaf] = tuple(map(minus, before, block.amounts))
+        first = self.asked[0]
+        owed, owed_first = frame.quota[position] or 0, frame.quota[first] or 0
+        short = max(0, owed_first - after[first]) - max(0, owed_first - before[first])
+        return Reason(Token.RECLAIMED, name, before[position], owed, frame.name, beneficiary=job, shortfall=short)
+
+    def _exceeded(self, quota: Sequence[int | None], held: Amounts) -> int:
+        """Of what a queue holds more than it is owed: GPUs, or else one model of them."""
+        first, models = self.asked[0], self.draft.queues.resources.by_model.values()
+        among = [at for at in self.asked if at == first or (first == GPU_AT and at in models)]
+        return next((at for at in among if (owed := quota[at]) is not None and held[at] > owed), first)
 
 
 class Taken:
@@ -225,53 +246,73 @@ class Taken:
 
     def __init__(self, rules: ReclaimRules) -> None:
         self.rules = rules
-        self.amounts: dict[int, list[int]] = {}
+        self.amounts: dict[int, Sequence[int]] = {}
         """Per queue that gives something: what it still has."""
+        self._held: dict[int, Sequence[int]] = dict(enumerate(rules.held))
         self._keys: dict[int, QueueKey] = {}
 
     def left(self, at: int) -> Sequence[int]:
         return self.amounts.get(at) or self.rules.held[at]
 
     def take(self, blocks: Sequence[Block]) -> None:
+        by_leaf: dict[int, list[Amounts]] = {}
         for block in blocks:
-            for at in self.rules.draft.queues.frames[block.leaf].path:
-                left = self.amounts.get(at)
-                if left is None:
-                    left = self.amounts[at] = list(self.rules.held[at])
-                left[:] = map(sub, left, block.amounts)
+            by_leaf.setdefault(block.leaf, []).append(block.amounts)
+        for leaf, amounts in by_leaf.items():
+            total = amounts[0] if len(amounts) == 1 else list(map(sum, zip(*amounts, strict=True)))
+            for at in self.rules.draft.queues.frames[leaf].path:
+                self.amounts[at] = list(map(minus, self.left(at), total))
                 self._keys.pop(at, None)
 
+    def loses(self, blocks: Sequence[Block]) -> bool:
+        """Whether each may be lost once those before it are gone, the small ones first."""
+        return self._plenty(blocks) or self._one_by_one(blocks, shuffled=False)
+
     def allows(self, blocks: Sequence[Block]) -> bool:
-        """Whether each may go once those before it are gone, the small ones first."""
-        if len(blocks) == 1:
-            return self._may_give(blocks[0], self.amounts)
-        trial = {at: list(left) for at, left in self.amounts.items()}
+        """The same, where those that may not be lost may yet be moved: whether they are turns out later."""
+        return self._plenty(blocks) or self._one_by_one(blocks, shuffled=self.rules.may_move)
+
+    def _one_by_one(self, blocks: Sequence[Block], shuffled: bool) -> bool:
+        left = ChainMap[int, Sequence[int]]({}, self.amounts, self._held)
         for block in sorted(blocks, key=_smallest_first):
-            if not self._may_give(block, trial):
+            giver = self.rules.givers[block.leaf]
+            if self._may_give(giver, left):
+                for level in giver.levels:
+                    left[level.at] = list(map(minus, left[level.at], block.amounts))
+            elif not shuffled or not self.rules.may_shuffle(giver, left):
                 return False
-            for level in self.rules.givers[block.leaf].levels:
-                trial[level.at] = list(map(sub, trial.get(level.at) or self.rules.held[level.at], block.amounts))
         return True
 
-    def _may_give(self, block: Block, left: dict[int, list[int]]) -> bool:
-        held = self.rules.held
-        for at, bounds in self.rules.givers[block.leaf].levels:
-            amounts = left.get(at) or held[at]
+    def _plenty(self, blocks: Sequence[Block]) -> bool:
+        """Whether blocks of one queue leave it and those above it with what they are owed: then any order will do."""
+        leaf = blocks[0].leaf
+        if any(block.leaf != leaf for block in blocks):
+            return False
+        for at, bounds in self.rules.givers[leaf].levels:
+            left = self.left(at)
             for position, bound in bounds:
-                if amounts[position] > bound:
+                amounts = [block.amounts[position] for block in blocks]
+                if left[position] - sum(amounts) >= bound and min(amounts) > 0:
                     break
             else:
                 return False
         return True
 
-    def shortfall(self) -> int:
-        return sum(self.shortfall_of(at) for at in self.amounts if self.rules.draft.queues.frames[at].leaf)
+    def _may_give(self, giver: Giver, left: Mapping[int, Sequence[int]]) -> bool:
+        return all(self.rules.holds_more(level, left[level.at]) for level in giver.levels)
 
-    def shortfall_of(self, leaf: int) -> int:
-        """How far below what it is owed a queue is, of the first thing the job asks for."""
+    def shortfall(self, more: Sequence[Block] = ()) -> int:
+        position, further = self.rules.asked[0], Counter[int]()
+        for block in more:
+            further[block.leaf] += block.amounts[position]
+        leaves = {at for at in self.amounts if self.rules.draft.queues.frames[at].leaf} | further.keys()
+        return sum(self.shortfall_of(at, further[at]) for at in leaves)
+
+    def shortfall_of(self, leaf: int, further: int = 0) -> int:
+        """How far below what it is owed a queue is, of the first thing the job asks for, if it gives so much more."""
         position = self.rules.asked[0]
         quota = self.rules.draft.queues.frames[leaf].quota[position]
-        return max(0, (quota or 0) - max(0, self.left(leaf)[position]))
+        return max(0, (quota or 0) - max(0, self.left(leaf)[position] - further))
 
     def key(self, at: int) -> QueueKey:
         """Higher gives first: the reverse of the order in which queues are served."""

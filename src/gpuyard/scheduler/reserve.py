@@ -106,7 +106,10 @@ class Reserve:
 
     def _may_have_one(self, waiter: Waiter) -> bool:
         """Only what must start together gets one, and not what its own queue, or rules about neighbours, hold back."""
-        if waiter.rank[1] or self._looks_left <= 0 or any(shape.request.where.neighbours for shape in waiter.shapes):
+        if waiter.rank[1] or any(shape.request.where.neighbours for shape in waiter.shapes):
+            return False
+        # While only some nodes are used, not to fit there means nothing yet.
+        if self._looks_left <= 0 or self.draft.among is not None:
             return False
         return not blockers(self.draft.queues, waiter.leaf, waiter.at_least, waiter.firm)
 
@@ -124,7 +127,7 @@ class Reserve:
 
     def _take_beside(self, other: Start, place: Ending) -> None:
         """Count on a kept place being taken at the start of another that is kept."""
-        task, position, shares, amounts = place.holding
+        task, position, shares, amounts, _ = place.holding
         state = other.states.get(position)
         if state is None:
             ended = [ending for ending in self.endings() if ending.end_ms <= other.start_ms]
@@ -148,7 +151,7 @@ class Reserve:
     def _just_placed(self) -> Iterator[Ending]:
         for placed in self.draft.placed:
             end = end_ms(placed.waiter.job, self.now_ms)
-            if end < NEVER:
+            if end < NEVER and not placed.withdrawn:
                 yield Ending(end, placed.waiter.leaf, placed.waiter.firm, _holding(placed))
 
     def without(self, position: int, ended: Iterable[Ending]) -> NodeState:
@@ -344,7 +347,7 @@ class _Timeline:
         for (leaf, firm, amounts), times in gone.items():
             queues.charge(leaf, amounts, firm, -times)
         for place in (place for start in active for place in start.places):
-            task, position, shares, amounts = place.holding
+            task, position, shares, amounts, _ = place.holding
             nodes.put(position, nodes.now[position].less(task.request, shares, nodes.frames[position]))
             queues.charge(place.leaf, amounts, place.firm)
         return nodes, queues
@@ -353,9 +356,10 @@ class _Timeline:
 def _running(draft: Draft) -> Iterator[Ending]:
     """Tasks that hold a place, or were promised one, and whose end is known."""
     ledger = draft.ledger
+    gone = {one.holding.task.id for one in draft.evicted_since(0)}
     for job in ledger.timed.values():
         leaf = draft.queues.leaf_at(job.queue)
-        active = [task for task in job.tasks if task.state in ACTIVE]
+        active = [task for task in job.tasks if task.state in ACTIVE and task.id not in gone]
         end = end_ms(job, ledger.now_ms) if active and leaf >= 0 else NEVER
         for task in active if end < NEVER else ():
             position = draft.nodes.at.get(task.node, -1)

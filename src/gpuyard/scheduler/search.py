@@ -14,9 +14,9 @@ from itertools import islice
 from typing import Final, NamedTuple, Protocol
 
 from gpuyard.model.reasons import Reason
-from gpuyard.scheduler.blocks import Block, by_index, closure
+from gpuyard.scheduler.blocks import Block, FallingShort, Judge, by_index, closure
 from gpuyard.scheduler.cover import can_be_covered, cheapest_cover
-from gpuyard.scheduler.draft import Draft, Left
+from gpuyard.scheduler.draft import Draft, Everyone, Evicted
 from gpuyard.scheduler.headroom import blockers
 from gpuyard.scheduler.jobbook import Waiter
 from gpuyard.scheduler.moves import in_feasible_order
@@ -28,6 +28,12 @@ from gpuyard.scheduler.trial import Trial, note_moves
 CLOSE_LOOKS: Final = 32
 """So many trials are made block by block; after that each looks an eighth further than the one before."""
 
+MAX_TWICE: Final = 64
+"""Larger sets of scattered gangs are priced once, all of their rank together."""
+
+OTHER_COVERS: Final = 4
+"""Where the best set takes a queue below what it is owed, so many sets on other nodes are tried against it."""
+
 MAX_PRUNED: Final = 32
 """Larger sets are not looked at block by block."""
 
@@ -38,20 +44,6 @@ MAX_ALTERNATIVES: Final = 20_000
 """Blocks that rank with the last one needed and are priced against each other."""
 
 
-class Judge(Protocol):
-    """Keeps count of a set of blocks as it grows."""
-
-    def allows(self, blocks: Sequence[Block]) -> bool:
-        """Whether these may go on top of those taken so far."""
-        ...
-
-    def take(self, blocks: Sequence[Block]) -> None: ...
-
-    def shortfall(self) -> int:
-        """How far those taken bring queues below what they are owed."""
-        ...
-
-
 class Rules(Protocol):
     """Whose blocks may go for a job, who first, and why."""
 
@@ -59,6 +51,8 @@ class Rules(Protocol):
     """Whether those who give way may get another place."""
     must_move: bool
     """Whether they must."""
+    ranked: bool
+    """Whether there is an order in which blocks must give way; if not, only the price counts."""
     job_first: bool
     """Whether the job is served before those who give way, whatever the order says."""
 
@@ -70,14 +64,16 @@ class Rules(Protocol):
         """Further blocks that rank with the last one."""
         ...
 
-    def judge(self) -> Judge: ...
+    def judge(self, counted: Sequence[Block]) -> Judge:
+        """Who says which sets are allowed, where the order has counted off these."""
+        ...
 
     def in_order(self, chosen: Sequence[Block]) -> list[Block]:
         """The order in which a set is judged and told."""
         ...
 
-    def allows(self, chosen: Sequence[Block]) -> bool:
-        """The last word on a whole set."""
+    def allows(self, chosen: Sequence[Block], moved: set[int]) -> bool:
+        """The last word on a whole set, of which some (by identity) are only moved."""
         ...
 
     def reason(self, block: Block, moved: bool) -> Reason:
@@ -88,12 +84,12 @@ class Rules(Protocol):
 class Search:
     """Makes room for one waiter on a draft."""
 
-    def __init__(self, draft: Draft, waiter: Waiter, rules: Rules, others: Sequence[Left]) -> None:
+    def __init__(self, draft: Draft, waiter: Waiter, rules: Rules, everyone: Everyone) -> None:
         self.draft = draft
         self.waiter = waiter
         self.rules = rules
-        self.others = others
-        """Everyone who waits, this job among them."""
+        self.everyone = everyone
+        """Who waits, this job among them."""
         self.placer = Placer(draft)
         self.taken: list[Block] = []
         self.mark = draft.mark()
@@ -111,7 +107,7 @@ class Search:
             bound.free(block.holdings)
             if not bound.enough():
                 pace.too_few = len(self.taken)
-            elif pace.looks_at(len(self.taken)):
+            elif self.rules.ranked and pace.looks_at(len(self.taken)):
                 if self.draft.search_steps_left <= 0:
                     return False
                 if self._settle(pace):
@@ -182,31 +178,69 @@ class Search:
 
     def _cheapest(self, taken: list[Block]) -> Iterator[list[Block]]:
         """The cheapest sets that make room, the best first."""
-        found = [cover for cover in (self._cover(taken),) if cover is not None]
-        if found and found[0].short == 0 and self._cannot_be_cheaper(found[0].blocks):
-            yield found[0].blocks
+        found: list[_Cover] = []
+        if len(taken) <= MAX_TWICE or len(taken[0].holdings) == 1:
+            found = self._covers(taken, taken)
+        if found and not found[-1].short and self._cannot_be_cheaper(found[-1].blocks):
+            yield found[-1].blocks
             return
         alternatives = list(islice(self.rules.alternatives(taken[-1]), MAX_ALTERNATIVES))
         for position, block in enumerate(alternatives, start=len(taken)):
             block.index = position
-        with_others = self._cover([*taken, *alternatives]) if alternatives else None
-        if with_others is not None:
-            found.append(with_others)
+        found += self._covers(taken, [*taken, *alternatives]) if alternatives else []
+        found = found or self._covers(taken, taken)
+        if found and len(taken) <= MAX_TWICE and min(cover.short for cover in found):
+            found = self._with_real_shortfall(found, taken, [*taken, *alternatives])
         yield from (cover.blocks for cover in sorted(found, key=lambda cover: (cover.short, cover.cost)))
 
-    def _cover(self, candidates: list[Block]) -> _Cover | None:
-        judge = self.rules.judge()
+    def _covers(self, taken: list[Block], candidates: list[Block]) -> list[_Cover]:
+        """Cheap sets among the candidates: every next one takes queues less far below what they are owed."""
+        found: list[_Cover] = []
+        judge = self.rules.judge(taken)
         if self.draft.reserved is not None:
             self.draft.reserved.serve(self.waiter)
-        blocks = cheapest_cover(self.draft, self.waiter, candidates, judge)
-        return _Cover(judge.shortfall(), sum(block.cost for block in blocks), blocks) if blocks else None
+        for _ in range(MAX_TRIALS):
+            blocks = cheapest_cover(self.draft, self.waiter, candidates, judge)
+            if not blocks:
+                break
+            found.append(_Cover(judge.shortfall(), sum(block.cost for block in blocks), blocks))
+            if not found[-1].short:
+                break
+            judge = FallingShort(self.rules.judge(taken), most=found[-1].short - 1)
+        return found
+
+    def _with_real_shortfall(self, found: list[_Cover], taken: list[Block], candidates: list[Block]) -> list[_Cover]:
+        """Sets on other nodes as well, all by how far they really take queues below what they are owed: a set whose
+        members find other places takes nothing away."""
+        known = found.copy()
+        for _ in range(OTHER_COVERS):
+            used = {holding.position for cover in known for block in cover.blocks for holding in block.holdings}
+            others = [block for block in candidates if used.isdisjoint(h.position for h in block.holdings)]
+            more = self._covers(taken, others) if others else []
+            if not more:
+                break
+            known += more
+        return [cover._replace(short=self._real_shortfall(cover)) for cover in known]
+
+    def _real_shortfall(self, cover: _Cover) -> int:
+        chosen = self.rules.in_order(closure(cover.blocks))
+        self._evict(chosen)
+        trial = Trial(self.draft, self.waiter, chosen, self.everyone)
+        placed = trial.run(self.rules.may_move, self.rules.job_first)
+        self.draft.rollback(self.mark)
+        stopped = [block for block in chosen if not trial.has_returned(block)]
+        return self.rules.judge(chosen).shortfall(stopped) if placed else cover.short
 
     def _cannot_be_cheaper(self, blocks: list[Block]) -> bool:
-        """Whether a set frees no more than is missing, and all of it at the lowest price there is."""
+        """Whether a set frees no more than is missing, all of it at the lowest price there is, and in as few blocks as
+        the largest job there is allows."""
         columns = self.draft.nodes.later_columns()
         columns.sync()
         missing_milli = self.waiter.at_least[GPU_AT] - int(columns.gpu_milli.clip(0).sum())
         lowest = min(block.lost_ms for block in self.taken)
+        largest_milli = max(yielders.largest_milli for yielders in self.draft.ledger.yielders)
+        if len(blocks) > 1 and len(blocks) * largest_milli >= missing_milli + largest_milli:
+            return False
         return sum(block.amounts[GPU_AT] * block.lost_ms for block in blocks) <= missing_milli * lowest
 
     def _used(self, taken: list[Block]) -> list[Block] | None:
@@ -228,7 +262,7 @@ class Search:
         for _ in range(MAX_TRIALS):
             mark = self.draft.mark()
             self._evict(chosen)
-            trial = Trial(self.draft, self.waiter, chosen, self.others)
+            trial = Trial(self.draft, self.waiter, chosen, self.everyone)
             staying = trial.staying() if trial.run(self.rules.may_move, self.rules.job_first) else chosen
             if not staying:
                 return self._finish(mark, trial)
@@ -241,7 +275,8 @@ class Search:
     def _finish(self, mark: int, trial: Trial) -> bool:
         """Accept what a trial has done, if the rules do."""
         chosen = trial.blocks
-        allowed = self.rules.allows(chosen) and (not self.rules.must_move or trial.all_returned())
+        moved = {id(block) for block in chosen if trial.has_returned(block)}
+        allowed = self.rules.allows(chosen, moved) and (not self.rules.must_move or len(moved) == len(chosen))
         note_moves(self.draft, mark, trial.returned)
         if not allowed or not in_feasible_order(self.draft, mark):
             self.draft.rollback(mark)
@@ -249,11 +284,24 @@ class Search:
         by_task = {entry.holding.task.id: entry for entry in self.draft.evicted_since(mark)}
         for block in chosen:
             entries = [by_task[holding.task.id] for holding in block.holdings]
-            reason = self.rules.reason(block, moved=all(entry.moved_to is not None for entry in entries))
+            reason = self.rules.reason(block, moved=id(block) in moved)
             for entry in entries:
                 entry.reason = reason
+                self._settle_unstarted(entry)
             self.draft.disturbed.add(block.job.id)
+        self.draft.beneficiaries.add(self.waiter.job.id)
         return True
+
+    def _settle_unstarted(self, entry: Evicted) -> None:
+        """What this cycle had only just placed is not told as stopped or moved: it starts elsewhere, or waits."""
+        placed = entry.holding.placed
+        if placed is None:
+            return
+        if entry.moved_to is None:
+            self.draft.withdraw(placed)
+        else:
+            placed.withdrawn = True
+            entry.moved_to.moves = False
 
 
 class _Cover(NamedTuple):

@@ -34,7 +34,7 @@ class SlotBound:
         """Count on these being gone, too."""
         if not self.each_milli:
             return
-        for task, position, shares, amounts in holdings:
+        for task, position, shares, amounts, _ in holdings:
             if self._eligible[position]:
                 before = self._free[position]
                 # A memory request may count for less than the device it keeps others from.

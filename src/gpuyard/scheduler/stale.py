@@ -17,6 +17,8 @@ def evict_stale_gangs(draft: Draft) -> None:
     """Evict every task of gangs that have been incomplete for too long."""
     for id in sorted(draft.ledger.incomplete):
         job = draft.ledger.jobs[id]
+        if id in draft.disturbed:
+            continue
         if _out_of_grace(draft, job) and not satisfied(job.group, in_place(job, draft.tasks_given(id))):
             _evict(draft, job)
 
@@ -31,6 +33,8 @@ def _evict(draft: Draft, job: Job) -> None:
     counts = in_place(job, frozenset())
     short = next((leaf for leaf in leaves(job.group) if counts.get(leaf.name, 0) < leaf.min_tasks), job.group)
     reason = Reason(Token.STALE, have=counts.get(short.name, 0), need=short.min_tasks, subject=short.name)
+    # What this cycle has already stopped or moved for another job is not stopped twice.
+    gone = {entry.holding.task.id for entry in draft.evicted_since(0) if entry.job.id == job.id}
     for task in job.tasks:
-        if task.state is TaskState.RUNNING:
+        if task.state is TaskState.RUNNING and task.id not in gone:
             draft.evictions.append(Evict(job.id, task.id, task.node, reason))

@@ -15,11 +15,10 @@ import msgspec
 
 from gpuyard.model.jobs import Job, Task, TaskState
 from gpuyard.scheduler.blocks import Block
-from gpuyard.scheduler.draft import Draft, Left, Placed
+from gpuyard.scheduler.draft import Draft, Everyone, Holding, Left, Placed
 from gpuyard.scheduler.gang import Gang
 from gpuyard.scheduler.headroom import blockers
 from gpuyard.scheduler.jobbook import LineKey, Waiter, next_waiter
-from gpuyard.scheduler.moves import has_place
 from gpuyard.scheduler.ordering import Turns
 from gpuyard.scheduler.placement import Placer
 
@@ -27,11 +26,11 @@ from gpuyard.scheduler.placement import Placer
 class Trial:
     """One set of blocks, which the draft has evicted since a mark."""
 
-    def __init__(self, draft: Draft, waiter: Waiter, blocks: Sequence[Block], others: Sequence[Left]) -> None:
+    def __init__(self, draft: Draft, waiter: Waiter | None, blocks: Sequence[Block], everyone: Everyone) -> None:
         self.draft = draft
         self.waiter = waiter
         self.blocks = blocks
-        self.others = others
+        self.everyone = everyone
         self.placer = Placer(draft)
         self.returned: dict[str, Placed] = {}
         """Per evicted task the place it gets, old or new."""
@@ -39,17 +38,17 @@ class Trial:
 
     def run(self, may_move: bool, job_first: bool) -> bool:
         """Whether the job gets its places. Leaves them, and those of who returned, in the draft."""
-        if job_first and not self._place(self.waiter):
+        placed = self.waiter is None or (job_first and self._place(self.waiter))
+        if job_first and not placed:
             return False
-        placed = job_first
-        turns = self._turns(() if job_first else self.others)
+        turns = self._turns(() if job_first else self.everyone())
         while (waiter := turns.next()) is not None:
             if waiter is self.waiter:
                 if not self._place(waiter):
                     return False
                 placed = True
                 turns.served(waiter, None)
-            elif waiter.job.id in self._victims.leaves and self._return(waiter, may_move):
+            elif waiter.job.id in self._victims and self._return(waiter, may_move):
                 turns.served(waiter, self._victims.next_of(waiter, self.draft.given(waiter)))
             else:
                 turns.dropped(waiter)
@@ -59,14 +58,17 @@ class Trial:
         """Blocks that got their old places back."""
         return [block for block in self.blocks if all(self._same_place(holding) for holding in block.holdings)]
 
-    def _same_place(self, holding: tuple[Task, int, object, object]) -> bool:
-        placed = self.returned.get(holding[0].id)
-        return placed is not None and (placed.position, placed.shares) == (holding[1], holding[2])
+    def _same_place(self, holding: Holding) -> bool:
+        placed = self.returned.get(holding.task.id)
+        return placed is not None and (placed.position, placed.shares) == (holding.position, holding.shares)
 
-    def all_returned(self) -> bool:
-        return all(holding.task.id in self.returned for block in self.blocks for holding in block.holdings)
+    def has_returned(self, block: Block) -> bool:
+        """Whether all of a block has a place again."""
+        return all(holding.task.id in self.returned for holding in block.holdings)
 
     def _turns(self, others: Sequence[Left]) -> Turns:
+        # A job that gives way while it waits to grow has one turn, as one that gave way.
+        others = [left for left in others if left.waiter.job.id not in self._victims.leaves]
         lines: dict[LineKey, Sequence[tuple[int, str]]] = {left.waiter.line: left.line for left in others}
         starts = {left.waiter.line: left.start for left in others}
         first = {left.waiter.job.id: left.waiter for left in others}
@@ -97,8 +99,10 @@ class Trial:
             return False
         for task in tasks:
             holding = self._victims.evicted[task.id]
-            frame = draft.nodes.frames[holding.position]
-            if not has_place(draft.nodes.later[holding.position], task.request, holding.shares, frame):
+            if draft.among is not None and not draft.among[holding.position]:
+                draft.rollback(mark)
+                return False
+            if not draft.nodes.later[holding.position].holds(task.request, holding.shares):
                 draft.rollback(mark)
                 return False
             placed = Placed(waiter, task, draft.shapes.of(task.request), holding.position, waits=True)
@@ -148,9 +152,11 @@ class _Victims(Mapping[str, Waiter]):
         """Lines of their own: nobody who gave way stands in a line with someone who was waiting."""
         lines: dict[LineKey, list[tuple[int, str]]] = {}
         for id, job in self._jobs.items():
-            if len(job.tasks) == 1:
-                stage, signature = 0, self.draft.shapes.of(job.tasks[0].request).id
-                key: LineKey = (self.leaves[id], -job.priority, stage, False, ("gave way", signature))
+            key: LineKey
+            if self._went_whole(job) and not job.labels and not job.spread:
+                # A gang that went as a whole: like every other that asks for the same.
+                shapes = tuple([self.draft.shapes.of(task.request).id for task in job.tasks])
+                key = (self.leaves[id], -job.priority, 0, False, ("gave way", shapes, job.group.topology))
             else:
                 waiter = self._made(id)
                 if waiter is None:
@@ -160,6 +166,11 @@ class _Victims(Mapping[str, Waiter]):
         for line in lines.values():
             line.sort()
         return lines
+
+    def _went_whole(self, job: Job) -> bool:
+        """Whether a plain gang went with all its tasks; one that had lost some before cannot simply return."""
+        whole = job.group.leaf and len(job.tasks) == job.group.min_tasks
+        return whole and all(task.id in self.evicted for task in job.tasks)
 
 
 def _waiting_again(job: Job, evicted: Mapping[str, object]) -> Job:

@@ -1,8 +1,10 @@
 """Does a plan still hold on a newer state? Action by action, before anything is done about it.
 
 Place in the flow: a plan is made from one snapshot and acted on a moment later, when the world may have moved on.
-Each action is tried on the newer books in order; what no longer holds is named and skipped, and with one task of a
-gang's minimum the whole chunk goes. Pure; changes nothing it is given.
+Each action is tried on the newer books in order: an eviction frees its place for what comes after it, a move is tried
+at its destination. What no longer holds is named and skipped; with one task of a gang's minimum the whole chunk goes,
+and with one eviction or place of a bargain the whole bargain: nobody gives way for a job that does not get the place.
+Pure; changes nothing it is given.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from gpuyard.model.quantities import CPU, GPU, MEMORY, MILLI
 from gpuyard.model.reasons import MIG_PREFIX, TASKS, Reason, Token
 from gpuyard.model.snapshot import Snapshot
 from gpuyard.scheduler.eligibility import may_use
-from gpuyard.scheduler.gang import ACTIVE, leaves
+from gpuyard.scheduler.gang import ACTIVE, leaves, satisfied
 from gpuyard.scheduler.headroom import blockers
 from gpuyard.scheduler.ledger import Ledger
 from gpuyard.scheduler.neighbours import Present, open_nodes
@@ -25,6 +27,9 @@ from gpuyard.scheduler.nodebook import NodeBook
 from gpuyard.scheduler.nodestate import NodeFrame, NodeState
 from gpuyard.scheduler.queuebook import QueueBook
 from gpuyard.scheduler.resources import Amounts
+
+Placing = Bind | Promise | Move
+"""What gives a task a place."""
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -48,7 +53,12 @@ def verify_on(plan: Plan, ledger: Ledger) -> tuple[Verdict, ...]:
     refused: dict[tuple[str, str], Reason] = {}
     while True:
         found = _Replay(ledger, refused).run(plan)
-        broken = _broken_gangs(ledger, found) or _broken_domains(ledger, found)
+        broken = (
+            _broken_gangs(ledger, found)
+            or _broken_domains(ledger, found)
+            or _broken_victims(ledger, found)
+            or _broken_bargains(found)
+        )
         if not broken:
             return found
         refused |= broken
@@ -74,19 +84,65 @@ class _Replay:
         match action:
             case Bind() | Promise():
                 return self._place(action)
-            case Evict() | Move() | Resize():
-                return self._still_running(action)
+            case Evict():
+                return self._evict(action, action.node)
+            case Move():
+                return self._move(action)
+            case Resize():
+                running = self._running(action) is not None
+                return None if running else Reason(Token.GANG_INCOMPLETE, subject=action.task)
 
-    def _still_running(self, action: Evict | Move | Resize) -> Reason | None:
+    def _running(self, action: Evict | Move | Resize) -> tuple[Job, Task] | None:
+        job = self.ledger.jobs.get(action.job)
+        task = _task(job, action.task)
+        return (job, task) if job and task and task.state is TaskState.RUNNING else None
+
+    def _evict(self, action: Evict | Move, node: str) -> Reason | None:
+        """Let a task go that still runs there, and may be made to; or take back a promise that cannot be kept."""
+        if isinstance(action, Evict) and not action.reason.beneficiary and self._is_promised(action):
+            return None
+        found = self._running(action)
+        position = self.nodes.at.get(node, -1)
+        if found is None or found[1].node != node or position < 0:
+            return Reason(Token.GANG_INCOMPLETE, subject=action.task)
+        job, task = found
+        leaf = self.queues.leaf_at(job.queue)
+        if action.reason.beneficiary and (not job.preemptible or leaf < 0):
+            return Reason(Token.OVER_QUOTA, subject=job.queue)
+        # Where a world reports a device as held twice, taking one task off frees nothing that can be counted on.
+        if self.nodes.sound(position):
+            self.nodes.evict(position, [(task.request, self.nodes.held(job, task))])
+        if leaf >= 0:
+            amounts = self.ledger.amounts(task, self.ledger.shapes.of(task.request), position)
+            self.queues.charge(leaf, amounts, not job.preemptible, times=-1)
+        self.present = [one for one in self.present if (one.job.id, one.task) != (job.id, task.id)]
+        return None
+
+    def _is_promised(self, action: Evict) -> bool:
         task = _task(self.ledger.jobs.get(action.job), action.task)
-        running = task is not None and task.state is TaskState.RUNNING
-        return None if running else Reason(Token.GANG_INCOMPLETE, subject=action.task)
+        return task is not None and task.state is TaskState.PROMISED
+
+    def _move(self, action: Move) -> Reason | None:
+        undo = self.nodes.fork(), self.queues.fork(), self.present
+        reason = self._evict(action, action.source)
+        found = self._running(action)
+        if reason is None and found is not None:
+            reason = self._book(action, *found)
+        if reason is not None:
+            self.nodes, self.queues, self.present = undo
+        return reason
 
     def _place(self, action: Bind | Promise) -> Reason | None:
         job = self.ledger.jobs.get(action.job)
         task = _task(job, action.task)
+        if job is not None and task is not None and self._was_promised(task, action):
+            return self._keep(job, task)
         if job is None or task is None or task.state is not TaskState.PENDING:
             return Reason(Token.GANG_INCOMPLETE, subject=action.task)
+        return self._book(action, job, task)
+
+    def _book(self, action: Placing, job: Job, task: Task) -> Reason | None:
+        """Give a task its new place, unless something is in the way."""
         leaf = self.queues.leaf_at(job.queue)
         if leaf < 0:
             return Reason(Token.QUEUE_MISSING, subject=job.queue)
@@ -102,12 +158,27 @@ class _Replay:
             take = self.nodes.bind if isinstance(action, Bind) else self.nodes.promise
             take(position, task.request, action.shares)
             self.queues.charge(leaf, self._amounts(task, action, position), not job.preemptible)
-            self.present.append((position, job, task.request.where.neighbours))
+            self.present = [*self.present, Present(position, job, task.request.where.neighbours, task.id)]
         return reason
 
-    def _room(self, action: Bind | Promise, task: Task, position: int) -> Reason | None:
+    def _was_promised(self, task: Task, action: Bind | Promise) -> bool:
+        promised = task.state is TaskState.PROMISED and isinstance(action, Bind)
+        return promised and (task.node, task.shares or action.shares) == (action.node, action.shares)
+
+    def _keep(self, job: Job, task: Task) -> Reason | None:
+        """A promise of before: its place is booked for later and charged already, and must be free now."""
+        position = self.nodes.at.get(task.node, -1)
+        if position < 0 or self.nodes.is_broken(job, task):
+            return Reason(Token.NO_MATCHING_NODE, subject=task.node)
+        shares = self.nodes.held(job, task)
+        short = _shortage(task, shares, self.nodes.now[position], self.nodes.frames[position])
+        if short is None:
+            self.nodes.start(position, task.request, shares)
+        return short
+
+    def _room(self, action: Placing, task: Task, position: int) -> Reason | None:
         now, later = self.nodes.now[position], self.nodes.later.get(position)
-        states = [later or now] if isinstance(action, Promise) else [now, *([later] if later else [])]
+        states = [now, *([later] if later else [])] if isinstance(action, Bind) else [later or now]
         frame = self.nodes.frames[position]
         return next((short for state in states if (short := _shortage(task, action.shares, state, frame))), None)
 
@@ -119,11 +190,11 @@ class _Replay:
         node = self.nodes.frames[position].node.name
         return None if allowed[position] else Reason(Token.NO_MATCHING_NODE, subject=node)
 
-    def _bounds(self, job: Job, task: Task, action: Bind | Promise, leaf: int, position: int) -> Reason | None:
+    def _bounds(self, job: Job, task: Task, action: Placing, leaf: int, position: int) -> Reason | None:
         amounts = self._amounts(task, action, position)
         return next(iter(blockers(self.queues, leaf, amounts, not job.preemptible)), None)
 
-    def _amounts(self, task: Task, action: Bind | Promise, position: int) -> Amounts:
+    def _amounts(self, task: Task, action: Placing, position: int) -> Amounts:
         return self.queues.resources.of_task(task.request, action.shares, self.nodes.frames[position].node)
 
 
@@ -198,8 +269,9 @@ def _broken_domains(ledger: Ledger, verdicts: tuple[Verdict, ...]) -> dict[tuple
     """Tasks of groups that would no longer lie in one domain of the level they require."""
     broken: dict[tuple[str, str], Reason] = {}
     nodes_by_job: dict[str, dict[str, str]] = {}
+    gone = {verdict.action.task for verdict in verdicts if verdict.holds and isinstance(verdict.action, Evict)}
     for verdict in verdicts:
-        if verdict.holds and isinstance(verdict.action, Bind | Promise):
+        if verdict.holds and isinstance(verdict.action, Placing):
             nodes_by_job.setdefault(verdict.action.job, {})[verdict.action.task] = verdict.action.node
     for id, given in nodes_by_job.items():
         job = ledger.jobs[id]
@@ -207,11 +279,53 @@ def _broken_domains(ledger: Ledger, verdicts: tuple[Verdict, ...]) -> dict[tuple
             rule = group.topology
             assert rule is not None
             names = {leaf.name for leaf in leaves(group)}
-            mine = [task for task in job.tasks if job.group.leaf or task.group in names]
+            mine = [task for task in job.tasks if (job.group.leaf or task.group in names) and task.id not in gone]
             nodes = {given.get(task.id) or (task.node if task.state in ACTIVE else "") for task in mine} - {""}
             if nodes and not _one_domain(ledger, rule, nodes):
                 reason = Reason(Token.NO_DOMAIN, subject=rule.required or "")
                 broken |= {(id, task): reason for task in given}
+    return broken
+
+
+def _broken_victims(ledger: Ledger, verdicts: tuple[Verdict, ...]) -> dict[tuple[str, str], Reason]:
+    """Evictions that would leave a job below its minimum that has it now, and still running."""
+    gone: dict[str, set[str]] = {}
+    for verdict in verdicts:
+        if verdict.holds and isinstance(verdict.action, Evict):
+            gone.setdefault(verdict.action.job, set()).add(verdict.action.task)
+    broken: dict[tuple[str, str], Reason] = {}
+    for id, tasks in gone.items():
+        job = ledger.jobs[id]
+        left = _active(job, tasks)
+        if any(left.values()) and not satisfied(job.group, left) and satisfied(job.group, _active(job, set())):
+            reason = Reason(Token.GANG_INCOMPLETE, have=sum(left.values()), subject=id)
+            broken |= {(id, task): reason for task in tasks}
+    return broken
+
+
+def _active(job: Job, without: set[str]) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for task in job.tasks:
+        if task.state in ACTIVE and task.id not in without:
+            leaf = job.group.name if job.group.leaf else task.group
+            counts[leaf] = counts.get(leaf, 0) + 1
+    return counts
+
+
+def _broken_bargains(verdicts: tuple[Verdict, ...]) -> dict[tuple[str, str], Reason]:
+    """What was to happen for the sake of one job, where a part of it cannot: neither the rest, nor the job's places."""
+    bargains: dict[str, list[Verdict]] = {}
+    for verdict in verdicts:
+        action = verdict.action
+        if isinstance(action, Evict | Move) and action.reason.beneficiary:
+            bargains.setdefault(action.reason.beneficiary, []).append(verdict)
+        elif isinstance(action, Bind | Promise) and action.job in bargains:
+            bargains[action.job].append(verdict)
+    broken: dict[tuple[str, str], Reason] = {}
+    for bargain in bargains.values():
+        why = next((verdict.why for verdict in bargain if verdict.why is not None), None)
+        if why is not None:
+            broken |= {(verdict.action.job, verdict.action.task): why for verdict in bargain if verdict.holds}
     return broken
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 
 from gpuyard.model.jobs import Job, TaskState
-from gpuyard.scheduler.gang import Gang
+from gpuyard.scheduler.gang import ACTIVE, Gang
 
 StayKey = tuple[int, int, int, int, str]
 """Falling priority, stage of growth, since when work would be lost, age, id: lower stays longer."""
@@ -46,9 +46,17 @@ class Yielders:
 
 
 def stay_key(job: Job) -> StayKey:
-    single = len(job.tasks) == 1
-    stage = 1 if single else Gang(job).stage()
-    return -job.priority, stage, losing_since_ms(job), job.submitted_at_ms, job.id
+    return -job.priority, _stage(job), losing_since_ms(job), job.submitted_at_ms, job.id
+
+
+def _stage(job: Job) -> int:
+    """Below, at, or above its minimum."""
+    if len(job.tasks) == 1:
+        return 1
+    if not job.group.leaf:
+        return Gang(job).stage()
+    active = sum([task.state in ACTIVE for task in job.tasks])
+    return 0 if active < job.group.min_tasks else 1 if active == job.group.min_tasks else 2
 
 
 def losing_since_ms(job: Job) -> int:

@@ -1,0 +1,63 @@
+"""Keep what earlier cycles promised: a place that has become free goes to whoever it was promised to, and nobody else.
+
+Place in the flow: the first step of a cycle, before anyone else is served. Invariant: a gang starts none of its
+promised tasks before all of them can start; a promise that can no longer be kept is taken back, never left hanging.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gpuyard.model.jobs import Job, Task, TaskState
+from gpuyard.model.plan import Evict
+from gpuyard.model.reasons import Reason, Token
+from gpuyard.scheduler.draft import Draft, Kept
+from gpuyard.scheduler.gang import satisfied
+
+
+def keep_promises(draft: Draft) -> None:
+    """Start what can be started, take back what cannot be kept, and let the rest wait for its place."""
+    for id in sorted(draft.ledger.promised):
+        job = draft.ledger.jobs[id]
+        promised = [task for task in job.tasks if task.state is TaskState.PROMISED]
+        broken = [task for task in promised if draft.nodes.is_broken(job, task)]
+        if broken:
+            _take_back(draft, job, promised, broken[0].node)
+            continue
+        ready = [task for task in promised if _is_free(draft, job, task)]
+        whole = len(ready) == len(promised) or _has_its_minimum(job, ())
+        if whole and _has_its_minimum(job, ready):
+            _start(draft, job, ready)
+        waiting = [task for task in promised if task not in ready]
+        if waiting:
+            draft.leave_waiting(job.queue, (id,), (Reason(Token.PLACE_FREEING, subject=waiting[0].node),))
+
+
+def _is_free(draft: Draft, job: Job, task: Task) -> bool:
+    return draft.nodes.now[draft.nodes.at[task.node]].holds(task.request, draft.nodes.held(job, task))
+
+
+def _has_its_minimum(job: Job, ready: Sequence[Task]) -> bool:
+    """Whether what runs, and what is ready to start, is enough."""
+    running: dict[str, int] = {}
+    for task in job.tasks:
+        if task.state is TaskState.RUNNING or task in ready:
+            leaf = job.group.name if job.group.leaf else task.group
+            running[leaf] = running.get(leaf, 0) + 1
+    return satisfied(job.group, running)
+
+
+def _start(draft: Draft, job: Job, tasks: Sequence[Task]) -> None:
+    """Places on one node are taken one by one: two promises of parts may share a device."""
+    for task in tasks:
+        if _is_free(draft, job, task):
+            position = draft.nodes.at[task.node]
+            shares = draft.nodes.held(job, task)
+            draft.nodes.start(position, task.request, shares)
+            draft.kept.append(Kept(job.id, task.id, task.node, shares))
+
+
+def _take_back(draft: Draft, job: Job, promised: Sequence[Task], node: str) -> None:
+    """The places are given up, and the whole of what was promised is planned anew in the next cycle."""
+    for task in promised:
+        draft.evictions.append(Evict(job.id, task.id, task.node, Reason(Token.DRAINED, subject=node)))
