@@ -9,12 +9,12 @@ Invariant: nothing a cycle places on free room is in the way, at its start, of a
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Final, NamedTuple
 
-from gpuyard.model.jobs import Job
+from gpuyard.model.jobs import Job, TaskState
 from gpuyard.policies.policy import Backfill
 from gpuyard.scheduler.draft import Draft, Eviction, Holding, Left, Placed
 from gpuyard.scheduler.endings import NEVER, end_ms, planned_ms
@@ -29,8 +29,8 @@ from gpuyard.scheduler.queuebook import QueueBook
 from gpuyard.scheduler.resources import Amounts
 from gpuyard.scheduler.slots import SlotBound
 
-MAX_LOOKS: Final = 256
-"""How often a cycle looks whether a job would fit at some moment, in all."""
+MAX_STEPS: Final = 60_000
+"""How many tasks a cycle takes off the books, in all, while it looks whether jobs would fit at moments to come."""
 
 MAX_REFUSED: Final = 16
 """So many kinds of jobs whose start cannot be told are looked at in a cycle before it keeps no more starts."""
@@ -65,6 +65,7 @@ class Start:
 
 
 by_start = attrgetter("start_ms")
+by_end = attrgetter("end_ms")
 
 
 class Reserve:
@@ -75,16 +76,20 @@ class Reserve:
         self.now_ms = draft.ledger.now_ms
         self.starts: list[Start] = []
         """Those that bind at this moment, the soonest first."""
+        self._moments: list[int] = []
+        """When they are."""
         self._in_turn: list[Start] = []
         self._most = _most_starts(draft)
-        self._looks_left = MAX_LOOKS
+        self._steps_left = MAX_STEPS
         self._refused: set[object] = set()
         """Kinds of jobs for which no start can be told."""
         self._tables: dict[int, tuple[FitTable, LaterFit]] = {}
         """By how many of the starts bind."""
         self._undos: list[list[Callable[[], None]]] = []
         """For each thing the draft has done since, how to take back what that meant here."""
-        self._running: list[Ending] | None = None
+        self._running: list[tuple[int, Job]] = []
+        """Jobs whose end is known, the soonest first: filled when first asked for."""
+        self._tasks_of: dict[str, list[Ending]] = {}
 
     # Whose start is kept -----------------------------------------------------------------------------------------
 
@@ -109,7 +114,7 @@ class Reserve:
         if waiter.rank[1] or any(shape.request.where.neighbours for shape in waiter.shapes):
             return False
         # While only some nodes are used, not to fit there means nothing yet.
-        if self._looks_left <= 0 or self.draft.among is not None:
+        if self._steps_left <= 0 or self.draft.among is not None:
             return False
         return not blockers(self.draft.queues, waiter.leaf, waiter.at_least, waiter.firm)
 
@@ -118,7 +123,7 @@ class Reserve:
             if start.start_ms < other.start_ms < start.end_ms:
                 for place in start.places:
                     self._take_beside(other, place)
-        insort(self.starts, start, key=by_start)
+        self._bind_to(sorted([*self.starts, start], key=by_start))
         self._in_turn.append(start)
         if self.draft.reserved is None:
             self._tables[0] = (self.draft.fit, self.draft.fit_later)
@@ -130,29 +135,45 @@ class Reserve:
         task, position, shares, amounts, _ = place.holding
         state = other.states.get(position)
         if state is None:
-            ended = [ending for ending in self.endings() if ending.end_ms <= other.start_ms]
-            state = self.without(position, [ending for ending in ended if ending.holding.position == position])
+            ended = [ending for ending in self._on(position) if ending.end_ms <= other.start_ms]
+            state = self.without(position, ended)
         other.states[position] = state.less(task.request, shares, self.draft.nodes.frames[position])
         other.queues.charge(place.leaf, amounts, place.firm)
 
-    def look(self) -> bool:
-        """Whether one more look is within what a cycle may do."""
-        self._looks_left -= 1
-        return self._looks_left >= 0
+    def step(self, count: int) -> bool:
+        """Whether so many more steps are within what a cycle may do."""
+        self._steps_left -= count
+        return self._steps_left >= 0
 
     # What is known about ends ------------------------------------------------------------------------------------
 
-    def endings(self) -> list[Ending]:
-        """Everything that runs or was just placed and whose end is known."""
-        if self._running is None:
-            self._running = sorted(_running(self.draft), key=attrgetter("end_ms"))
-        return [*self._running, *self._just_placed()]
+    def ending_jobs(self) -> list[tuple[int, Job | Placed]]:
+        """Whatever runs or was just placed and has a known end, the soonest first."""
+        if not self._running:
+            self._running = sorted(_running(self.draft), key=itemgetter(0))
+        just_placed = [(end, placed) for placed in self.draft.placed if (end := self._end(placed)) < NEVER]
+        return sorted([*self._running, *just_placed], key=itemgetter(0))
 
-    def _just_placed(self) -> Iterator[Ending]:
-        for placed in self.draft.placed:
-            end = end_ms(placed.waiter.job, self.now_ms)
-            if end < NEVER and not placed.withdrawn:
-                yield Ending(end, placed.waiter.leaf, placed.waiter.firm, _holding(placed))
+    def _end(self, placed: Placed) -> int:
+        return NEVER if placed.withdrawn else end_ms(placed.waiter.job, self.now_ms)
+
+    def tasks_of(self, end_ms: int, who: Job | Placed) -> list[Ending]:
+        """What becomes free when a job ends. Where a device is reported as held twice, nothing does."""
+        if isinstance(who, Placed):
+            return [Ending(end_ms, who.waiter.leaf, who.waiter.firm, _holding(who))]
+        known = self._tasks_of.get(who.id)
+        if known is None:
+            known = self._tasks_of[who.id] = list(_tasks(self.draft, end_ms, who))
+        return known
+
+    def _on(self, position: int) -> Iterator[Ending]:
+        """Everything on a node whose end is known."""
+        here = {job.id: (end_ms(job, self.now_ms), job) for _, job in self.draft.nodes.tasks_on[position]}
+        just_placed = [(self._end(placed), placed) for placed in self.draft.placed if placed.position == position]
+        found: list[tuple[int, Job | Placed]] = [*here.values(), *just_placed]
+        for end, who in found:
+            if end < NEVER:
+                yield from (one for one in self.tasks_of(end, who) if one.holding.position == position)
 
     def without(self, position: int, ended: Iterable[Ending]) -> NodeState:
         """A node once what is ending, and these besides, have ended."""
@@ -163,13 +184,17 @@ class Reserve:
     # Who is bound ------------------------------------------------------------------------------------------------
 
     def binding(self, job: Job) -> int:
-        """How many of the starts come before a job would end that is placed now."""
-        return bisect_left(self.starts, end_ms(job, self.now_ms), key=by_start)
+        """How many of the starts come before a job would end that is placed now. Asked for every job that waits."""
+        length_ms = job.estimate_ms if job.run_limit_ms is None else job.run_limit_ms
+        if length_ms is None:
+            return len(self._moments)
+        waits = len(job.tasks) == 1 and job.tasks[0].state is TaskState.PENDING
+        return bisect_left(self._moments, self.now_ms + length_ms if waits else end_ms(job, self.now_ms))
 
     def bound_until_ms(self, job: Job) -> int:
         """The last start that binds a job; 0 where none does. What does not fit for one does not for any bound more."""
         count = self.binding(job)
-        return self.starts[count - 1].start_ms if count else 0
+        return self._moments[count - 1] if count else 0
 
     def serve(self, waiter: Waiter) -> None:
         """From here on look for places that this job may have."""
@@ -183,6 +208,10 @@ class Reserve:
         """Whether what was placed since the mark leaves room under the limits of queues for whom starts are kept."""
         starts = self.starts[: self.binding(waiter.job)]
         return not starts or limits_hold(starts, waiter, self.draft.placed_since(mark))
+
+    def _bind_to(self, starts: list[Start]) -> None:
+        self.starts = starts
+        self._moments = [start.start_ms for start in starts]
 
     def _forget_tables(self) -> None:
         self._tables = {0: self._tables[0]}
@@ -219,10 +248,11 @@ class Reserve:
             return work()
         starts, tables, mark = self.starts, self._tables, self.draft.mark()
         before = () if by_right or own is None else self._in_turn[: self._in_turn.index(own)]
-        self.starts = [start for start in starts if start in before]
+        self._bind_to([start for start in starts if start in before])
         self._tables = {0: tables[0]}
         done = work()
-        self.starts, self._tables = starts, tables
+        self._bind_to(starts)
+        self._tables = tables
         if done:
             if own is not None:
                 self._release(own)
@@ -231,7 +261,7 @@ class Reserve:
         return done
 
     def _release(self, own: Start) -> None:
-        self.starts.remove(own)
+        self._bind_to([start for start in self.starts if start is not own])
         self._in_turn.remove(own)
         for start in self.starts:
             if own.covers(start.start_ms):
@@ -252,11 +282,13 @@ class Reserve:
 
     def _would_fit(self, waiter: Waiter, starts: list[Start]) -> bool:
         kept, tables = self.starts, self._tables
-        self.starts, self._tables = starts, {0: tables[0]}
+        self._bind_to(starts)
+        self._tables = {0: tables[0]}
         mark = self.draft.mark()
         fits = Placer(self.draft).place(waiter)
         self.draft.rollback(mark)
-        self.starts, self._tables = kept, tables
+        self._bind_to(kept)
+        self._tables = tables
         return fits
 
     def by_bound(self, left: Left) -> list[tuple[str, ...]]:
@@ -275,13 +307,30 @@ class _Timeline:
         self.draft = reserve.draft
         self.waiter = waiter
         self.length_ms = planned_ms(waiter.job)
-        self.endings = sorted(reserve.endings(), key=attrgetter("end_ms"))
+        self.jobs = reserve.ending_jobs()
+        self.endings: list[Ending] = []
+        """The tasks of those of the jobs that were looked at so far."""
+        self._looked_at = 0
         kept = {start.end_ms for start in reserve.starts if start.end_ms < NEVER}
-        self.moments = sorted({ending.end_ms for ending in self.endings} | kept)
+        self.moments = sorted({end for end, _ in self.jobs} | kept)
+
+    def _ended_by(self, moment_ms: int) -> list[Ending]:
+        """Tasks that end by a moment; knows more the further it is asked to look."""
+        while self._looked_at < len(self.jobs) and self.jobs[self._looked_at][0] <= moment_ms:
+            self.endings += self.reserve.tasks_of(*self.jobs[self._looked_at])
+            self._looked_at += 1
+        return self.endings[: bisect_right(self.endings, moment_ms, key=by_end)]
 
     def earliest(self) -> Start | None:
-        """The first moment at which the job would fit, looked for ever further ahead and then between."""
+        """The first moment at which the job would fit."""
         low = self._first_possible()
+        if self.reserve.starts:
+            # Beside starts that are kept, what fits at one moment may not fit at a later one.
+            return next((found for moment in self.moments[low:] if (found := self._at(moment)) is not None), None)
+        return self._among_more_and_more_free(low)
+
+    def _among_more_and_more_free(self, low: int) -> Start | None:
+        """What fits once fits ever after: look ever further ahead, and then between."""
         high, step, found = low, 1, None
         while high < len(self.moments) and (found := self._at(self.moments[high])) is None:
             low, high, step = high + 1, min(high + step, max(len(self.moments) - 1, high + 1)), step * 2
@@ -299,21 +348,22 @@ class _Timeline:
         bound = SlotBound(self.draft, self.waiter)
         after = 0
         for index, moment in enumerate(self.moments):
-            while after < len(self.endings) and self.endings[after].end_ms <= moment:
-                bound.free((self.endings[after].holding,))
-                after += 1
+            self._ended_by(moment)
+            bound.free(ending.holding for ending in self.endings[after:])
+            after = len(self.endings)
             if bound.enough():
                 return index
         return len(self.moments)
 
     def _at(self, moment_ms: int) -> Start | None:
         """The job's start at a moment; None where it would not fit then, or not stay for as long as it runs."""
-        if not self.reserve.look():
+        ended = self._ended_by(moment_ms)
+        if not self.reserve.step(1 + len(ended)):
             return None
         end = NEVER if self.length_ms is None else moment_ms + self.length_ms
         active = [start for start in self.reserve.starts if start.covers(moment_ms)]
         coming = [start for start in self.reserve.starts if moment_ms < start.start_ms < end]
-        nodes, queues = self._books(moment_ms, active)
+        nodes, queues = self._books(ended, active)
         future = self.draft.at_another_time(nodes, queues, [start.states for start in coming])
         waiter = self.waiter
         if blockers(queues, waiter.leaf, waiter.at_least, waiter.firm) or not Placer(future).place(waiter):
@@ -327,24 +377,22 @@ class _Timeline:
         start.queues = queues
         return start
 
-    def _books(self, moment_ms: int, active: list[Start]) -> tuple[NodeBook, QueueBook]:
-        """What is free at a moment: what ends by then is gone, what is kept for then is taken."""
+    def _books(self, gone: list[Ending], active: list[Start]) -> tuple[NodeBook, QueueBook]:
+        """What is free once some tasks are gone and what is kept for then is taken."""
         draft = self.draft
         nodes, queues = draft.ledger.nodes.fork(), draft.queues.fork()
         nodes.later.clear()
         ended: dict[int, list[Ending]] = {position: [] for position in draft.nodes.later}
         for placed in draft.placed:
             ended.setdefault(placed.position, [])
-        gone: dict[tuple[int, bool, Amounts], int] = {}
-        for ending in self.endings:
-            if ending.end_ms > moment_ms:
-                break
+        charges: dict[tuple[int, bool, Amounts], int] = {}
+        for ending in gone:
             ended.setdefault(ending.holding.position, []).append(ending)
             key = (ending.leaf, ending.firm, ending.holding.amounts)
-            gone[key] = gone.get(key, 0) + 1
+            charges[key] = charges.get(key, 0) + 1
         for position, endings in ended.items():
             nodes.put(position, self.reserve.without(position, endings))
-        for (leaf, firm, amounts), times in gone.items():
+        for (leaf, firm, amounts), times in charges.items():
             queues.charge(leaf, amounts, firm, -times)
         for place in (place for start in active for place in start.places):
             task, position, shares, amounts, _ = place.holding
@@ -353,20 +401,26 @@ class _Timeline:
         return nodes, queues
 
 
-def _running(draft: Draft) -> Iterator[Ending]:
-    """Tasks that hold a place, or were promised one, and whose end is known."""
-    ledger = draft.ledger
+def _running(draft: Draft) -> Iterator[tuple[int, Job]]:
+    """Jobs that hold a place, or were promised one, and whose end is known."""
+    now_ms = draft.ledger.now_ms
+    for job in draft.ledger.timed.values():
+        single = len(job.tasks) == 1
+        if job.tasks[0].state in ACTIVE if single else any(task.state in ACTIVE for task in job.tasks):
+            yield end_ms(job, now_ms), job
+
+
+def _tasks(draft: Draft, end_ms: int, job: Job) -> Iterator[Ending]:
+    ledger, leaf = draft.ledger, draft.queues.leaf_at(job.queue)
     gone = {one.holding.task.id for one in draft.evicted_since(0)}
-    for job in ledger.timed.values():
-        leaf = draft.queues.leaf_at(job.queue)
-        active = [task for task in job.tasks if task.state in ACTIVE and task.id not in gone]
-        end = end_ms(job, ledger.now_ms) if active and leaf >= 0 else NEVER
-        for task in active if end < NEVER else ():
-            position = draft.nodes.at.get(task.node, -1)
-            if position >= 0 and draft.nodes.sound(position):
-                amounts = ledger.amounts(task, ledger.shapes.of(task.request), position)
-                holding = Holding(task, position, draft.nodes.held(job, task), amounts)
-                yield Ending(end, leaf, not job.preemptible, holding)
+    for task in job.tasks:
+        position = draft.nodes.at.get(task.node, -1)
+        if leaf < 0 or position < 0 or task.state not in ACTIVE or task.id in gone:
+            continue
+        if draft.nodes.sound(position):
+            amounts = ledger.amounts(task, ledger.shapes.of(task.request), position)
+            holding = Holding(task, position, draft.nodes.held(job, task), amounts)
+            yield Ending(end_ms, leaf, not job.preemptible, holding)
 
 
 def _most_starts(draft: Draft) -> int:
