@@ -39,8 +39,11 @@ class Placer:
         """Place the waiter's chunk; False leaves the draft as it was."""
         self.waiter = waiter
         self.keep_together = self._packs and not waiter.job.spread
-        mark = self.draft.mark()
-        if not self._place(waiter) or not self._paid_for(waiter):
+        mark, reserved = self.draft.mark(), self.draft.reserved
+        if reserved is not None:
+            reserved.serve(waiter)
+        placed = self._place(waiter) and self._paid_for(waiter)
+        if not placed or (reserved is not None and not reserved.limits_hold(waiter, mark)):
             self.draft.rollback(mark)
             return False
         if self.draft.nodes.later and self._must_wait(mark):

@@ -97,7 +97,9 @@ class Search:
         self.placer = Placer(draft)
         self.taken: list[Block] = []
         self.mark = draft.mark()
-        self.simple = can_be_covered(draft, waiter)
+        # Covers are priced on nodes alone; where starts that are kept bind the job, only the ordinary placement knows.
+        bound = draft.reserved is not None and draft.reserved.binding(waiter.job) > 0
+        self.simple = not bound and can_be_covered(draft, waiter)
 
     def run(self) -> bool:
         """Place the waiter by making others give way; False leaves the draft as it was."""
@@ -106,7 +108,7 @@ class Search:
         for block in self.rules.blocks():
             block.index = len(self.taken)
             self.taken.append(block)
-            bound.free(block)
+            bound.free(block.holdings)
             if not bound.enough():
                 pace.too_few = len(self.taken)
             elif self.rules.ranked and pace.looks_at(len(self.taken)):
@@ -210,6 +212,8 @@ class Search:
         """Cheap sets among the candidates: every next one takes queues less far below what they are owed."""
         found: list[_Cover] = []
         judge = self.rules.judge(taken)
+        if self.draft.reserved is not None:
+            self.draft.reserved.serve(self.waiter)
         for _ in range(MAX_TRIALS):
             blocks = cheapest_cover(self.draft, self.waiter, candidates, judge)
             if not blocks:
