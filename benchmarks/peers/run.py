@@ -28,7 +28,7 @@ import msgspec
 from benchmarks.calibration import REFERENCE_MS, calibration_loop
 from benchmarks.peers.snapshot import Settings, write_zip
 from benchmarks.peers.toolchain import KAI_VERSION, kai_cycle, say
-from benchmarks.shapes import MOVING, PLACING, RECLAIMING, Counts, Expected, Shape
+from benchmarks.shapes import MOVING, PLACING, RECLAIMING, Counts, Expected, Shape, owed_too_little
 from benchmarks.subjects import Cycle, counts
 from gpuyard.model.snapshot import Snapshot
 from gpuyard.policies.policy import Policy, Step
@@ -126,6 +126,7 @@ CONTESTS: Final = (
     Contest(resized(LENT, "reclaim 50 of 100 nodes", 100, 50)),
     Contest(resized(SCATTERED, "reclaim 50 of 100 nodes from scattered gangs", 100, 50)),
     Contest(TOO_LITTLE),
+    Contest(msgspec.structs.replace(TOO_LITTLE, name="owed 79 GPUs, asks for 80, 100 nodes", build=owed_too_little)),
     Contest(one_gpu_more(TOO_LITTLE, "80 of 80 GPUs to reclaim, 100 nodes")),
     Contest(LENT),
     Contest(SCATTERED),
