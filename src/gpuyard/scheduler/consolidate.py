@@ -25,7 +25,7 @@ from gpuyard.scheduler.shapes import Shape
 from gpuyard.scheduler.small_sets import FEW_BLOCKS
 from gpuyard.scheduler.yielding import started_at_ms, stay_key
 
-NODES_LOOKED_AT: Final = 64
+NODES_LOOKED_AT: Final = 24
 """Of the nodes that lack least, so many are priced for one job; for a gang as many more as it has tasks."""
 
 ATTEMPTS: Final = 8
@@ -46,6 +46,7 @@ class Consolidate:
         self.blocks = Blocks(draft)
         self.budget = draft.policy.consolidation
         self.moves_left = _moves_left(draft)
+        self._on_node: dict[int, list[Block]] = {}
         self.moved: dict[str, int] = {}
         """Tasks moved so far, per queue and per job."""
 
@@ -118,12 +119,14 @@ class Consolidate:
         most = self.budget.max_price
         if most is not None and sum(block.cost // WORK for block in blocks) > most * 1000:
             return False
-        return all(self._within(name, most, blocks) for name, most in self._budgets(blocks).items())
+        budgets = self._budgets(blocks)
+        return not budgets or all(self._within(name, most, blocks) for name, most in budgets.items())
 
     def _budgets(self, blocks: Sequence[Block]) -> dict[str, int]:
         budgets: dict[str, int] = {}
+        frames = self.draft.queues.frames
         for block in blocks:
-            queue = self.draft.queues.frames[block.leaf].queue.disruption_budget
+            queue = frames[block.leaf].queue.disruption_budget
             if queue is not None:
                 budgets[block.job.queue] = queue
             if block.job.disruption_budget is not None:
@@ -141,6 +144,13 @@ class Consolidate:
 
     def blocks_on(self, position: int) -> Iterator[Block]:
         """What could be moved off a node."""
+        known = self._on_node.get(position)
+        if known is None:
+            known = self._on_node[position] = list(self._find_blocks(position))
+        disturbed = self.draft.disturbed
+        return (block for block in known if block.job.id not in disturbed)
+
+    def _find_blocks(self, position: int) -> Iterator[Block]:
         seen: set[str] = set()
         for task, job in self.draft.nodes.tasks_on[position]:
             if task.state is not TaskState.RUNNING or job.id in seen or not self.movable(job):
