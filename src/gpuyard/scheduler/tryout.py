@@ -10,16 +10,22 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Final
 
+from msgspec.structs import replace
+
 from gpuyard.model.explanation import Cost, Edit, Effect, WayKind, WayOut
 from gpuyard.model.plan import Action, Bind, Evict, Move, Plan, Promise
 from gpuyard.model.snapshot import Change, JobGone, JobSeen, QueuesSet
 from gpuyard.policies.policy import Policy
-from gpuyard.scheduler.cycle import plan
+from gpuyard.scheduler.cycle import drafted
 from gpuyard.scheduler.edits import changes_of
 from gpuyard.scheduler.ledger import Ledger
 
 MAX_TRIES: Final = 20
 """Complete plans made to explain one job; what has not been found by then is not offered."""
+
+MAX_SEARCH_STEPS: Final = 5_000
+"""Steps one tried plan may search for who gives way. A try that needs more is not offered: only a plan that stayed
+within its steps is the plan that the cycle itself would make."""
 
 _ORDER: Final = tuple(Effect)
 
@@ -29,7 +35,8 @@ class Tryout:
 
     def __init__(self, ledger: Ledger, policy: Policy, job: str, before: Plan) -> None:
         self.ledger = ledger
-        self.policy = policy
+        self.policy = replace(policy, search_steps=min(policy.search_steps, MAX_SEARCH_STEPS))
+        self._all_steps = policy.search_steps <= MAX_SEARCH_STEPS
         self.job = job
         self.before = before
         self._tried: dict[tuple[Edit, ...], Plan | None] = {}
@@ -47,16 +54,18 @@ class Tryout:
         return WayOut(kind, edits, costs, promised=not any(isinstance(action, Bind) for action in given))
 
     def _plan(self, edits: tuple[Edit, ...]) -> Plan | None:
-        """The next plan after the edits; None where these were tried already, or enough has been tried."""
+        """The next plan after the edits; None where these were tried already, or it takes too long to tell."""
         if edits in self._tried or len(self._tried) >= MAX_TRIES:
             return None
         changes = changes_of(edits, self.ledger.jobs, self.ledger.queue_tree)
         back = [self._inverse(change) for change in changes]
         self.ledger.apply(changes)
         try:
-            self._tried[edits] = found = plan(self.ledger, self.policy)
+            draft = drafted(self.ledger, self.policy)
         finally:
             self.ledger.apply(back)
+        told = self._all_steps or draft.search_steps_left > 0
+        self._tried[edits] = found = draft.finish() if told else None
         return found
 
     def _inverse(self, change: Change) -> Change:

@@ -169,9 +169,16 @@ class WaysOut:
             return None
         if Token.OVER_QUOTA in self.tokens:
             return self._first(WayKind.RAISE_QUOTA, self._bounds((Token.OVER_QUOTA, Token.OVER_LIMIT)))
-        if not self.tokens & _SPACE or Token.OVER_LIMIT in self.tokens or not self._takes_from_others():
+        if not self.tokens & _SPACE or Token.OVER_LIMIT in self.tokens or not self._others_borrow(self.waiter):
             return None
         return self.tryout.way(WayKind.RAISE_QUOTA, owed_edits(self.draft, self.waiter))
+
+    def _others_borrow(self, waiter: Waiter) -> bool:
+        """Whether there is anybody to take back from: a search that can find nobody may look for very long."""
+        books = self.ledger.queues
+        others = (frame for frame in books.frames if frame.leaf and frame.at != waiter.leaf)
+        quotas = ((frame.quota[GPU_AT], books.held[frame.at][GPU_AT]) for frame in others)
+        return self._takes_from_others() and any(quota is not None and held > quota for quota, held in quotas)
 
     def _raised_limit(self) -> WayOut | None:
         if Token.OVER_LIMIT not in self.tokens or Token.OVER_QUOTA in self.tokens:
