@@ -127,6 +127,10 @@ class JobBuilder(msgspec.Struct, frozen=True):
     def submitted(self, at_ms: int) -> JobBuilder:
         return self._is(submitted_at_ms=at_ms)
 
+    def lasts(self, limit_ms: int | None = None, estimate_ms: int | None = None) -> JobBuilder:
+        """It is stopped after `limit_ms`, and thought to run for `estimate_ms`."""
+        return self._is(run_limit_ms=limit_ms, estimate_ms=estimate_ms)
+
     def labels(self, **labels: str) -> JobBuilder:
         return self._is(labels=tuple(sorted(labels.items())))
 

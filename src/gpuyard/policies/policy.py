@@ -79,6 +79,24 @@ class Consolidation(msgspec.Struct, frozen=True):
     that is moved; None: never."""
 
 
+class Backfill(enum.StrEnum):
+    """Whose start is kept free while others fill in around it, where it is known when running jobs end."""
+
+    OFF = "off"
+    EASY = "easy"
+    """The first job in turn that cannot start."""
+    CONSERVATIVE = "conservative"
+    """Every job that cannot start, up to `max_reservations`."""
+
+
+class Reservation(msgspec.Struct, frozen=True):
+    """How starts are kept free for jobs that wait."""
+
+    backfill: Backfill = Backfill.EASY
+    max_reservations: int = 32
+    """How many starts one cycle keeps free, where it keeps several."""
+
+
 class Policy(msgspec.Struct, frozen=True):
     """How a cluster is run."""
 
@@ -92,6 +110,7 @@ class Policy(msgspec.Struct, frozen=True):
     """How strongly past use lowers a queue's part of the surplus, in thousandths; no history, no effect."""
     staleness_grace_ms: int = 60_000
     """How long a gang may be below its minimum before what is left of it is stopped; negative: for ever."""
+    reservation: Reservation = Reservation()
     consolidation: Consolidation = Consolidation()
     reclaim_moves: bool = True
     """Whether a job that gives way may be moved to a free place instead of only being stopped."""

@@ -16,12 +16,13 @@ from gpuyard.model.jobs import Request, TaskState, Where
 from gpuyard.model.quantities import GPU
 from gpuyard.model.reasons import CLUSTER, TASKS, Holding, Reason, Token
 from gpuyard.scheduler.columns import Bools
-from gpuyard.scheduler.draft import Draft
+from gpuyard.scheduler.draft import Draft, Left
 from gpuyard.scheduler.gang import Chunk
 from gpuyard.scheduler.headroom import blockers, delayed
 from gpuyard.scheduler.jobbook import Waiter
 from gpuyard.scheduler.measures import Measure, measures
 from gpuyard.scheduler.neighbours import allowed_nodes
+from gpuyard.scheduler.reserve import Reserve
 from gpuyard.scheduler.topology import within
 
 MAX_HOLDERS: Final = 3
@@ -33,12 +34,28 @@ def say_why(draft: Draft) -> None:
     for left in draft.left:
         waiter = left.waiter
         reasons = blockers(draft.queues, waiter.leaf, waiter.at_least, waiter.firm)
+        if not reasons and draft.reserved is not None:
+            _say_why_beside(draft, draft.reserved, left, alike)
+            continue
         if not reasons:
             known = alike.get(waiter.signature) if not draft.queues.resources.by_model else None
             reasons = alike[waiter.signature] = known or why_it_does_not_fit(draft, waiter)
         if not any(reason.never for reason in reasons):
             reasons += delayed(draft, waiter)
         draft.leave_waiting(waiter.job.queue, left.jobs, reasons)
+
+
+def _say_why_beside(draft: Draft, reserved: Reserve, left: Left, alike: dict[object, tuple[Reason, ...]]) -> None:
+    """Jobs of one line may end before a start that is kept, or after it: each kind has its own reasons."""
+    for ids in reserved.by_bound(left):
+        waiter = left.waiter if left.waiter.job.id == ids[0] else draft.ledger.lines.waiters[ids[0]]
+        kind = (waiter.signature, waiter.leaf, waiter.firm, reserved.bound_until_ms(waiter.job))
+        reasons = alike.get(kind)
+        if reasons is None:
+            head = reserved.held_back_by(waiter)
+            kept = (Reason(Token.RESERVED, beneficiary=head),) if head else ()
+            reasons = alike[kind] = kept or why_it_does_not_fit(draft, waiter)
+        draft.leave_waiting(waiter.job.queue, ids, reasons)
 
 
 def why_it_does_not_fit(draft: Draft, waiter: Waiter) -> tuple[Reason, ...]:

@@ -8,6 +8,7 @@ charged for exactly what its jobs hold.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from copy import copy
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -16,9 +17,10 @@ from gpuyard.model.plan import Action, Bind, Evict, Move, Plan, Promise, Waiting
 from gpuyard.model.reasons import Reason, Token
 from gpuyard.policies.fragmentation import Gradient, typical_tasks
 from gpuyard.policies.policy import DevicePlacement, NodePlacement, Policy
-from gpuyard.scheduler.fit import FitTable, LaterFit
-from gpuyard.scheduler.nodebook import Undo
+from gpuyard.scheduler.fit import BesideFit, BesideLaterFit, FitTable, KeptStates, LaterFit
+from gpuyard.scheduler.nodebook import NodeBook, Undo
 from gpuyard.scheduler.nodestate import Booked
+from gpuyard.scheduler.queuebook import QueueBook
 from gpuyard.scheduler.resources import Amounts
 from gpuyard.scheduler.shapes import Shape
 
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from gpuyard.scheduler.jobbook import Waiter
     from gpuyard.scheduler.ledger import Ledger
     from gpuyard.scheduler.ordering import Terms
+    from gpuyard.scheduler.reserve import Reserve
 
 
 class Placed:
@@ -158,6 +161,22 @@ class Draft:
         self.search_steps_left = policy.search_steps
         self._plain = not self.queues.resources.by_model
         self._reasons: dict[tuple[Token, str], Reason] = {}
+        self.reserved: Reserve | None = None
+        """Starts that are kept for jobs that wait; None while nothing is kept."""
+
+    def at_another_time(self, nodes: NodeBook, queues: QueueBook, kept: KeptStates) -> Draft:
+        """The same cluster with other things free, beside what is kept: for asking what would fit, not for planning."""
+        other = copy(self)
+        other.__dict__.pop("fit_later", None)
+        other.nodes, other.queues = nodes, queues
+        other.placed, other.log, other.reserved = self.placed.copy(), [], None
+        other.fit = BesideFit(nodes, self.eligibility, self.policy, self._gradient, kept)
+        return other
+
+    def fits_beside(self, kept: KeptStates) -> tuple[FitTable, LaterFit]:
+        """Where a shape fits beside what is kept: now, and once everything that is ending has ended."""
+        of = self.nodes, self.eligibility, self.policy, self._gradient, kept
+        return BesideFit(*of), BesideLaterFit(*of)
 
     @cached_property
     def fit_later(self) -> LaterFit:
@@ -189,6 +208,8 @@ class Draft:
         self.queues.charge(placed.waiter.leaf, placed.amounts, placed.waiter.firm)
         self.placed.append(placed)
         self.log.append(placed)
+        if self.reserved is not None:
+            self.reserved.follow(placed)
 
     def evict(self, evicted: list[Evicted]) -> None:
         """Count on the places of running tasks being free later, and discharge their queues."""
@@ -203,6 +224,8 @@ class Draft:
         for (leaf, amounts), times in entry.charges.items():
             self.queues.charge(leaf, amounts, firm=False, times=-times)
         self.log.append(entry)
+        if self.reserved is not None:
+            self.reserved.follow(entry)
 
     def mark(self) -> int:
         return len(self.log)
@@ -213,6 +236,8 @@ class Draft:
         log = self.log
         while len(log) > mark:
             entry = log.pop()
+            if self.reserved is not None:
+                self.reserved.undo()
             if isinstance(entry, Placed):
                 self.nodes.undo(entry.undo)
                 undone.append(self.placed.pop())

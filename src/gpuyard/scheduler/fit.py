@@ -6,6 +6,7 @@ nodes that changed since; a shape not seen for long is scored anew. Scores follo
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -36,6 +37,8 @@ MANY: Final = 8
 FEW: Final = 16
 """Up to this many changes are scored node by node; more are scored as columns."""
 
+
+KeptStates = Sequence[Mapping[int, NodeState]]
 
 _NO_SCORES: Final[Ints] = np.zeros(0, dtype=np.int64)
 
@@ -274,6 +277,52 @@ class LaterFit(FitTable):
 
     def _checked(self, shape: Shape, scores: Ints) -> Ints:
         return scores
+
+
+class BesideFit(FitTable):
+    """Where a shape fits now and also beside what is kept for others at moments to come."""
+
+    def __init__(
+        self, nodes: NodeBook, eligibility: Eligibility, policy: Policy, gradient: Gradient | None, kept: KeptStates
+    ) -> None:
+        super().__init__(nodes, eligibility, policy, gradient)
+        self._kept = kept
+        """Per moment the nodes on which something is kept, as they will then be."""
+
+    def _states(self, position: int) -> tuple[NodeState, ...]:
+        now = self._nodes.now[position]
+        return (now, self._nodes.later.get(position) or now, *_kept_on(position, self._kept))
+
+    def _checked(self, shape: Shape, scores: Ints) -> Ints:
+        return _scored_again(self, shape, super()._checked(shape, scores), self._kept)
+
+
+class BesideLaterFit(LaterFit):
+    """The same for places as they will be once what is ending has ended."""
+
+    def __init__(
+        self, nodes: NodeBook, eligibility: Eligibility, policy: Policy, gradient: Gradient | None, kept: KeptStates
+    ) -> None:
+        super().__init__(nodes, eligibility, policy, gradient)
+        self._kept = kept
+
+    def _states(self, position: int) -> tuple[NodeState, ...]:
+        later = self._nodes.later.get(position) or self._nodes.now[position]
+        return (later, later, *_kept_on(position, self._kept))
+
+    def _checked(self, shape: Shape, scores: Ints) -> Ints:
+        return _scored_again(self, shape, scores, self._kept)
+
+
+def _kept_on(position: int, kept: KeptStates) -> list[NodeState]:
+    return [states[position] for states in kept if position in states]
+
+
+def _scored_again(table: FitTable, shape: Shape, scores: Ints, kept: KeptStates) -> Ints:
+    for position in {position for states in kept for position in states}:
+        if scores[position] < NO_FIT:
+            scores[position] = table.at(shape, position)
+    return scores
 
 
 def _left_milli(state: NodeState, device: int, request: Request) -> int:

@@ -18,6 +18,9 @@ from gpuyard.scheduler.placement import Placer
 class Step(Protocol):
     """One way of making room."""
 
+    by_right: bool
+    """Whether what it takes is owed: starts that are kept for others do not stand in its way."""
+
     def attempt(self, waiter: Waiter, everyone: Everyone) -> bool:
         """Place the waiter, whose turn comes among everyone who waits; False leaves the draft as it was."""
         ...
@@ -33,9 +36,12 @@ def make_room(draft: Draft, step: Step) -> None:
     left: list[Left] = []
     failed: set[object] = set()
     while (waiter := turns.next()) is not None:
-        kind = (waiter.leaf, waiter.rank[0], waiter.firm, waiter.signature)
+        until_ms = 0 if draft.reserved is None else draft.reserved.bound_until_ms(waiter.job)
+        kind = (waiter.leaf, waiter.rank[0], waiter.firm, waiter.signature, until_ms)
         worth_trying = kind not in failed and may_disturb(draft, waiter)
-        if worth_trying and (_fits(draft, placer, waiter) or step.attempt(waiter, lambda: [*left, *turns.left()])):
+        if worth_trying and (
+            _fits(draft, placer, waiter) or _attempt(draft, step, waiter, lambda: [*left, *turns.left()])
+        ):
             failed.clear()
             turns.served(waiter, None)
         else:
@@ -50,4 +56,12 @@ def _fits(draft: Draft, placer: Placer, waiter: Waiter) -> bool:
     """Whether what others who gave way have left over is enough."""
     if not draft.nodes.later or blockers(draft.queues, waiter.leaf, waiter.at_least, waiter.firm):
         return False
-    return placer.place(waiter)
+    if draft.reserved is None:
+        return placer.place(waiter)
+    return draft.reserved.aside(waiter, by_right=False, work=lambda: placer.place(waiter))
+
+
+def _attempt(draft: Draft, step: Step, waiter: Waiter, everyone: Everyone) -> bool:
+    if draft.reserved is None:
+        return step.attempt(waiter, everyone)
+    return draft.reserved.aside(waiter, step.by_right, work=lambda: step.attempt(waiter, everyone))

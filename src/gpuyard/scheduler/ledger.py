@@ -28,6 +28,7 @@ from gpuyard.model.snapshot import (
     UsageSet,
 )
 from gpuyard.scheduler.eligibility import Eligibility
+from gpuyard.scheduler.endings import is_timed
 from gpuyard.scheduler.gang import ACTIVE, IN_PLACE, Gang, is_incomplete
 from gpuyard.scheduler.jobbook import Lines, Waiter, waiter_of
 from gpuyard.scheduler.neighbours import Neighbours
@@ -136,10 +137,22 @@ class Ledger:
         """Jobs that cannot even be tried: no such queue, or fewer tasks than their gang needs."""
         return [Waiting(self.jobs[id].queue, (id,), (reason,)) for id, reason in sorted(self._stranded.items())]
 
+    def snapshot(self) -> Snapshot:
+        """The state of the world these books were made from."""
+        return Snapshot(
+            nodes=tuple(self._nodes.values()),
+            queues=self._queues,
+            jobs=tuple(self.jobs.values()),
+            topologies=self.topologies,
+            usage=self.usage,
+            now_ms=self.now_ms,
+            moves_last_hour=self.moves_last_hour,
+        )
+
     def facts(self) -> tuple[object, ...]:
         """Everything that is booked, as one comparable value."""
         stranded = tuple(sorted((id, reason.token.value) for id, reason in self._stranded.items()))
-        waiting = self.lines.facts(), stranded, tuple(sorted(self.incomplete))
+        waiting = self.lines.facts(), stranded, tuple(sorted(self.incomplete)), tuple(sorted(self.timed))
         return self.nodes.facts(), self.queues.facts(), waiting, self.total(), self.now_ms
 
     def _note(self, change: Change) -> bool:
@@ -184,6 +197,8 @@ class Ledger:
         """Jobs with tasks that were promised a place."""
         self.incomplete: set[str] = set()
         """Jobs of which something is in place, but less than their minimum."""
+        self.timed: dict[str, Job] = {}
+        """Jobs that have a run limit or an estimate. Where there are none, nothing is reckoned in time."""
         self._held_on_closed = resources.zero
         # Where single models are rationed, or nodes are closed, what a task counts hangs on where it lies.
         self._plain = not resources.by_model and all(node.open for node in self._nodes.values())
@@ -222,6 +237,7 @@ class Ledger:
                 waiters.append(waiter)
         for kind, account in accounts.items():
             self._charge(account, counts[kind])
+        self.timed = {job.id: job for job in self.jobs.values() if is_timed(job)}
         self.lines.load(waiters)
         self._follow_neighbours(self.jobs.values())
 
@@ -234,6 +250,8 @@ class Ledger:
                 touched.add(position)
         if is_incomplete(job):
             self.incomplete.add(job.id)
+        if is_timed(job):
+            self.timed[job.id] = job
         account = self._account(job)
         self._charge(account, 1)
         if account.yields:
@@ -327,6 +345,7 @@ class Ledger:
         self._stranded.pop(id, None)
         self.incomplete.discard(id)
         self.promised.discard(id)
+        self.timed.pop(id, None)
 
 
 def _memory_ranges(frames: Iterable[NodeFrame]) -> dict[str, tuple[int, int]]:

@@ -103,6 +103,11 @@ class NodeBook:
         self.columns.journal.append(position)
         return undo
 
+    def put(self, position: int, state: NodeState) -> None:
+        """Say what is free on a node, whatever is booked: for books of a moment to come."""
+        self.now[position] = state
+        self.columns.journal.append(position)
+
     def start(self, position: int, request: Request, shares: Sequence[DeviceShare]) -> Undo:
         """Take now a place that was promised before: later it is taken already."""
         undo = position, self.now[position], self.later.get(position)

@@ -97,7 +97,9 @@ class Search:
         self.placer = Placer(draft)
         self.taken: list[Block] = []
         self.mark = draft.mark()
-        self.simple = can_be_covered(draft, waiter)
+        # Covers are priced on nodes alone; where starts that are kept bind the job, only the ordinary placement knows.
+        bound = draft.reserved is not None and draft.reserved.binding(waiter.job) > 0
+        self.simple = not bound and can_be_covered(draft, waiter)
 
     def run(self) -> bool:
         """Place the waiter by making others give way; False leaves the draft as it was."""
@@ -106,7 +108,7 @@ class Search:
         for block in self.rules.blocks():
             block.index = len(self.taken)
             self.taken.append(block)
-            bound.free(block)
+            bound.free(block.holdings)
             if not bound.enough():
                 pace.too_few = len(self.taken)
             elif self.rules.ranked and pace.looks_at(len(self.taken)):
@@ -210,6 +212,8 @@ class Search:
         """Cheap sets among the candidates: every next one takes queues less far below what they are owed."""
         found: list[_Cover] = []
         judge = self.rules.judge(taken)
+        if self.draft.reserved is not None:
+            self.draft.reserved.serve(self.waiter)
         for _ in range(MAX_TRIALS):
             blocks = cheapest_cover(self.draft, self.waiter, candidates, judge)
             if not blocks:
@@ -236,8 +240,8 @@ class Search:
     def _real_shortfall(self, cover: _Cover) -> int:
         chosen = self.rules.in_order(closure(cover.blocks))
         self._evict(chosen)
-        trial = Trial(self.draft, self.waiter, chosen, self.everyone)
-        placed = trial.run(self.rules.may_move, self.rules.job_first)
+        trial = self._trial(chosen)
+        placed = trial.run()
         self.draft.rollback(self.mark)
         stopped = [block for block in chosen if not trial.has_returned(block)]
         return self.rules.judge(chosen).shortfall(stopped) if placed else cover.short
@@ -273,8 +277,17 @@ class Search:
         for _ in range(MAX_TRIALS):
             mark = self.draft.mark()
             self._evict(chosen)
-            trial = Trial(self.draft, self.waiter, chosen, self.everyone)
-            staying = trial.staying() if trial.run(self.rules.may_move, self.rules.job_first) else chosen
+            trial = self._trial(chosen)
+            if not trial.run():
+                # Whoever is served before the job took their places back; they may find others as good.
+                self.draft.rollback(mark)
+                self._evict(chosen)
+                trial = self._trial(chosen)
+                trial.first_come_anywhere = True
+                if not trial.run():
+                    self.draft.rollback(mark)
+                    return False
+            staying = trial.staying()
             if not staying:
                 return self._finish(mark, trial)
             needed = _without(chosen, staying)
@@ -287,6 +300,11 @@ class Search:
             if not chosen:
                 return False
         return False
+
+    def _trial(self, chosen: list[Block]) -> Trial:
+        trial = Trial(self.draft, self.waiter, chosen, self.everyone)
+        trial.may_move, trial.job_first = self.rules.may_move, self.rules.job_first
+        return trial
 
     def _finish(self, mark: int, trial: Trial) -> bool:
         """Accept what a trial has done, if the rules do."""

@@ -7,14 +7,14 @@ placed, whatever is tried.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 import numpy as np
 
 from gpuyard.model.quantities import MILLI
-from gpuyard.scheduler.blocks import Block
 from gpuyard.scheduler.columns import Ints
-from gpuyard.scheduler.draft import Draft
+from gpuyard.scheduler.draft import Draft, Holding
 from gpuyard.scheduler.jobbook import Waiter
 from gpuyard.scheduler.shapes import Shape
 
@@ -43,11 +43,11 @@ class SlotBound:
         self._places: list[int] = places.astype(np.int64).tolist()
         self._most = max(self._places)
 
-    def free(self, block: Block) -> None:
-        """Count on one more block being gone."""
+    def free(self, holdings: Iterable[Holding]) -> None:
+        """Count on these being gone, too."""
         if not self.each_milli:
             return
-        for task, position, shares, amounts, _ in block.holdings:
+        for task, position, shares, amounts, _ in holdings:
             domain = self._domain[position]
             if domain == NOWHERE:
                 continue

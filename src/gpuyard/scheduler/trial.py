@@ -32,16 +32,21 @@ class Trial:
         self.blocks = blocks
         self.everyone = everyone
         self.placer = Placer(draft)
+        self.may_move = True
+        self.job_first = False
+        """Whether the job is served before those who gave way, whatever the order says."""
+        self.first_come_anywhere = False
+        """Whether those whose turn comes before the job go where the ordinary placement puts them, rather than back."""
         self.returned: dict[str, Placed] = {}
         """Per evicted task the place it gets, old or new."""
         self._victims = _Victims(draft, blocks)
 
-    def run(self, may_move: bool, job_first: bool) -> bool:
+    def run(self) -> bool:
         """Whether the job gets its places. Leaves them, and those of who returned, in the draft."""
-        placed = self.waiter is None or (job_first and self._place(self.waiter))
-        if job_first:
+        placed = self.waiter is None or (self.job_first and self._place(self.waiter))
+        if self.job_first:
             if placed:
-                self._return_largest_first(may_move)
+                self._return_largest_first()
             return placed
         turns = self._turns(self.everyone())
         while (waiter := turns.next()) is not None:
@@ -50,17 +55,17 @@ class Trial:
                     return False
                 placed = True
                 turns.served(waiter, None)
-            elif waiter.job.id in self._victims and self._return(waiter, may_move):
+            elif waiter.job.id in self._victims and self._return(waiter, placed):
                 turns.served(waiter, self._victims.next_of(waiter, self.draft.given(waiter)))
             else:
                 turns.dropped(waiter)
         return placed
 
-    def _return_largest_first(self, may_move: bool) -> None:
+    def _return_largest_first(self) -> None:
         """Where everyone is to have a place again, whoever finds one hardest looks first."""
         for first in sorted(self._victims.waiters(), key=_largest_first):
             waiter: Waiter | None = first
-            while waiter is not None and self._return(waiter, may_move):
+            while waiter is not None and self._return(waiter, job_placed=True):
                 waiter = self._victims.next_of(waiter, self.draft.given(waiter))
 
     def staying(self) -> list[Block]:
@@ -91,13 +96,18 @@ class Trial:
             return False
         return self.placer.place(waiter)
 
-    def _return(self, waiter: Waiter, may_move: bool) -> bool:
+    def _return(self, waiter: Waiter, job_placed: bool) -> bool:
         """Give a chunk that gave way its old places, else others."""
         tasks = list(waiter.chunk.all_tasks())
         if any(task.id not in self._victims.evicted for task in tasks):
             return False
-        before = len(self.draft.placed)
-        if not self._put_back(waiter, tasks) and not (may_move and self._place(waiter)):
+        before, mark = len(self.draft.placed), self.draft.mark()
+        stays = (job_placed or not self.first_come_anywhere) and self._put_back(waiter, tasks)
+        if not stays and not ((self.may_move or not job_placed) and self._place(waiter)):
+            return False
+        if not stays and not self.may_move:
+            # Stopped now, it would start there in the next cycle: it does not ask for its old place.
+            self.draft.rollback(mark)
             return False
         self.returned |= {placed.task.id: placed for placed in self.draft.placed[before:]}
         return True
