@@ -37,7 +37,7 @@ MAX_WAITING: Final = 4
 def small_nodes(draw: st.DrawFn, name: str) -> Node:
     model = draw(some("H100", "H100", "H100", "A100"))
     devices = (Device(model, MODELS[model]),) * draw(some(1, 2, 2, 3, 4))
-    if draw(some(*[False] * 5, True)):
+    if draw(some(False, False, True)):
         devices = (*devices, SLICED)
     return Node(
         name,
@@ -97,7 +97,7 @@ def owing_queue(draw: st.DrawFn, name: str, parent: str | None, order: int, quot
 
 @st.composite
 def usual_requests(draw: st.DrawFn) -> Request:
-    match draw(some(*["whole"] * 6, *["fraction"] * 2, "memory", "slice", "fraction")):
+    match draw(some(*["whole"] * 5, *["fraction"] * 2, *["memory"] * 2, *["slice"] * 2)):
         case "whole":
             request = Request(devices=draw(some(1, 1, 1, 2, 2, 3, 4)))
         case "fraction":

@@ -134,7 +134,7 @@ def touched(cluster: Snapshot, books: Books) -> Iterator[tuple[str, str, Job]]:
     for before in cluster.jobs:
         after = books.jobs[before.id]
         for old, new in zip(before.tasks, after.tasks, strict=True):
-            if old != new:
+            if old != new and new.state in COUNTED:
                 for resource in charge(new.request, new.shares, nodes.get(new.node)):
                     yield from ((queue, resource, after) for queue in path(cluster, after.queue))
 

@@ -8,6 +8,7 @@ before the plan says so. Invariant: nobody is left without a place.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Final
 
 import numpy as np
@@ -80,7 +81,8 @@ class Consolidate:
 
     def _by_chains(self, waiter: Waiter, everyone: Everyone) -> bool:
         """Where little runs at all: also moves off nodes that are none for the job, to make room for who moves."""
-        if sum(len(yielders.jobs) for yielders in self.draft.ledger.yielders) > FEW_BLOCKS:
+        running = (job for yielders in self.draft.ledger.yielders for job in yielders.jobs)
+        if len(list(islice(running, FEW_BLOCKS + 1))) > FEW_BLOCKS:
             return False
         rules = AnyNode(self, waiter, set())
         blocks = list(rules.blocks())

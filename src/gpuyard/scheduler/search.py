@@ -23,7 +23,7 @@ from gpuyard.scheduler.moves import in_feasible_order
 from gpuyard.scheduler.placement import Placer
 from gpuyard.scheduler.resources import GPU_AT
 from gpuyard.scheduler.slots import SlotBound
-from gpuyard.scheduler.small_sets import legal_sets
+from gpuyard.scheduler.small_sets import FEW_BLOCKS, legal_sets
 from gpuyard.scheduler.trial import Trial, note_moves
 
 CLOSE_LOOKS: Final = 32
@@ -122,7 +122,9 @@ class Search:
         return (pace.seen < len(self.taken) and self._settle(pace)) or self.try_every_set(self.taken)
 
     def try_every_set(self, blocks: Sequence[Block]) -> bool:
-        """Where there are few blocks, whatever set of them makes room."""
+        """Where there are few blocks, and all of them together make room, whatever set of them does."""
+        if len(blocks) > FEW_BLOCKS or not self._fits_without(list(blocks)):
+            return False
         sets = legal_sets(blocks, lambda: self.rules.judge(blocks))
         return any(self._fits_without(chosen) and self._commit(chosen) for chosen in sets)
 

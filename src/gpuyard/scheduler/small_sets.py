@@ -16,9 +16,7 @@ FEW_BLOCKS: Final = 9
 
 
 def legal_sets(blocks: Sequence[Block], judge: Callable[[], Judge]) -> Iterator[list[Block]]:
-    """Sets that are allowed to go together: the smallest shortfall first, then the lowest cost."""
-    if len(blocks) > FEW_BLOCKS:
-        return
+    """Sets of at most `FEW_BLOCKS` that are allowed to go together: smallest shortfall first, then lowest cost."""
     found: list[tuple[int, int, int, list[Block]]] = []
     for size in range(1, len(blocks) + 1):
         for chosen in combinations(blocks, size):
