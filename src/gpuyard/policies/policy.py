@@ -114,8 +114,9 @@ class Policy(msgspec.Struct, frozen=True):
     consolidation: Consolidation = Consolidation()
     reclaim_moves: bool = True
     """Whether a job that gives way may be moved to a free place instead of only being stopped."""
-    search_steps: int = 2_000_000
-    """How many tasks a cycle may take off and put back while it looks for who must give way, in all."""
+    search_steps: int = 400_000
+    """How many tasks a cycle may take off and put back while it looks for who must give way, in all; one job may use
+    half of what is left."""
     rearrange_steps: int = 20_000
     """How many placements a cycle may try when it re-arranges what it has itself just placed, to fit one more job."""
 

@@ -81,9 +81,10 @@ class Blocks:
 
     def any_in(self, leaf: int) -> bool:
         """Whether anything of a queue could give way."""
-        return bool(self._draft.ledger.yielders[leaf].jobs) or (
-            self._draft.queues.frames[leaf].name in self._unstarted_in
-        )
+        return bool(self._draft.ledger.yielders[leaf].jobs) or self.any_unstarted_in(leaf)
+
+    def any_unstarted_in(self, leaf: int) -> bool:
+        return self._draft.queues.frames[leaf].name in self._unstarted_in
 
     def as_placed(self, id: str) -> Job:
         """A job as if what this cycle has given it ran already."""

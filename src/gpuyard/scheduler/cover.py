@@ -77,7 +77,7 @@ class _Cover:
         offers = _Offers(self._pricing(shape), self.stakes)
         while count:
             position, blocks = offers.cheapest()
-            if position < 0 or self.draft.search_steps_left <= 0:
+            if position < 0 or self.draft.out_of_steps:
                 return False
             if blocks and not self.judge.allows(blocks):
                 # What was allowed when it was priced is not any more: others have gone since.

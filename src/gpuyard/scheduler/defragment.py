@@ -26,7 +26,7 @@ def defragment(draft: Draft, consolidate: Consolidate) -> None:
     if draft.policy.consolidation.defragment_benefit_milli is None:
         return
     for position in _least_used(draft):
-        if consolidate.moves_left <= 0 or draft.search_steps_left <= 0:
+        if consolidate.moves_left <= 0 or draft.out_of_steps:
             return
         blocks = _all_on(draft, consolidate, position)
         if blocks and _worth_it(draft, position, blocks) and consolidate.affordable(blocks):

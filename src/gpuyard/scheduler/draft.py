@@ -159,6 +159,8 @@ class Draft:
         self.waiting: list[Waiting] = list(ledger.never_started)
         self.rearrange_steps_left = policy.rearrange_steps
         self.search_steps_left = policy.search_steps
+        self.search_stops_at = 0
+        """A search stops when no more steps than this are left: one job does not use up what others need."""
         self._plain = not self.queues.resources.by_model
         self._reasons: dict[tuple[Token, str], Reason] = {}
         self.reserved: Reserve | None = None
@@ -226,6 +228,10 @@ class Draft:
         self.log.append(entry)
         if self.reserved is not None:
             self.reserved.follow(entry)
+
+    @property
+    def out_of_steps(self) -> bool:
+        return self.search_steps_left <= self.search_stops_at
 
     def mark(self) -> int:
         return len(self.log)

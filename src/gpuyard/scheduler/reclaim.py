@@ -134,8 +134,8 @@ class ReclaimRules:
     def could_be_enough(self) -> bool:
         """Whether all that may be taken, at the very most, adds up to the GPUs that are missing."""
         need = self.waiter.at_least[GPU_AT]
-        if not any(self.holds_more(giver.levels[0], self.held[leaf]) for leaf, giver in self.givers.items()):
-            return bool(self.givers)
+        if not self.givers:
+            return False
         if not need or any(shape.request.mig for shape in self.waiter.shapes):
             return True
         columns = self.draft.nodes.later_columns()
@@ -145,8 +145,10 @@ class ReclaimRules:
 
     def _most_milli(self, giver: Giver) -> int:
         """The most GPU milli a queue can come to lose: the last block goes while a little more than owed is left."""
-        largest = self.draft.ledger.yielders[giver.leaf].largest_milli
         most = self.held[giver.leaf][GPU_AT]
+        largest = self.draft.ledger.yielders[giver.leaf].largest_milli
+        if self.step.blocks.any_unstarted_in(giver.leaf):
+            largest = most
         for level in giver.levels:
             if [position for position, _ in level.bounds] == [GPU_AT]:
                 over = self.held[level.at][GPU_AT] - level.bounds[0][1]

@@ -103,6 +103,7 @@ class Search:
 
     def run(self) -> bool:
         """Place the waiter by making others give way; False leaves the draft as it was."""
+        self.draft.search_stops_at = self.draft.search_steps_left // 2
         bound = SlotBound(self.draft, self.waiter)
         pace = _Pace()
         for block in self.rules.blocks():
@@ -112,7 +113,7 @@ class Search:
             if not bound.enough():
                 pace.too_few = len(self.taken)
             elif self.rules.ranked and pace.looks_at(len(self.taken)):
-                if self.draft.search_steps_left <= 0:
+                if self.draft.out_of_steps:
                     return False
                 if self._settle(pace):
                     return True
@@ -168,7 +169,7 @@ class Search:
     def _fewest(self, too_few: int) -> int:
         """The smallest number of blocks with which the job fits, given a number that is too small."""
         enough = len(self.taken)
-        while enough - too_few > 1 and self.draft.search_steps_left > 0:
+        while enough - too_few > 1 and not self.draft.out_of_steps:
             middle = (too_few + enough) // 2
             if self._fits_without(self.taken[:middle]):
                 enough = middle
