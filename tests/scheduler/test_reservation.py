@@ -252,14 +252,16 @@ def test_a_followed_ledger_keeps_the_same_starts() -> None:
 @st.composite
 def streams(draw: st.DrawFn) -> tuple[Snapshot, list[Job]]:
     """An empty cluster, and jobs of one queue that come one after the other; nearly all of them with a limit."""
-    nodes = [a_node(f"n{n}").gpus(draw(st.integers(1, 4))) for n in range(draw(st.integers(1, 3)))]
+    # Cores add up over tasks that GPUs keep apart, so they are short as often as GPUs are.
+    sizes = [(draw(st.integers(1, 4)), draw(st.integers(2, 6))) for _ in range(draw(st.integers(1, 3)))]
+    nodes = [a_node(f"n{n}").gpus(gpus).cpu(cores) for n, (gpus, cores) in enumerate(sizes)]
     jobs = []
     at_ms = 0
     for number in range(draw(st.integers(2, 14))):
         at_ms += draw(some(0, 0, 1, 3))
         limit = draw(st.integers(1, 9)) if draw(some(*[True] * 9, False)) else None
-        builder = a_job(f"j{number:02}").gpus(draw(some(1, 1, 2, 3, 4))).tasks(draw(some(1, 1, 2, 3)))
-        jobs.append(builder.lasts(limit).submitted(at_ms).job())
+        builder = a_job(f"j{number:02}").gpus(draw(some(0, 1, 1, 2, 3))).cpu(draw(some(1, 1, 2, 3)))
+        jobs.append(builder.tasks(draw(some(1, 1, 2, 3))).lasts(limit).submitted(at_ms).job())
     return a_cluster().having(*nodes).queue("team").snapshot(), jobs
 
 

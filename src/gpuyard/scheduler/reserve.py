@@ -244,7 +244,7 @@ class Reserve:
 
         Whoever is served by right is bound by none. A job that is served needs its start no longer.
         """
-        own = next((start for start in self.in_turn if start.waiter.job.id == waiter.job.id), None)
+        own = self._own(waiter)
         if own is None and not by_right:
             return work()
         starts, tables, mark = self.starts, self._tables, self.draft.mark()
@@ -272,14 +272,15 @@ class Reserve:
 
     def held_back_by(self, waiter: Waiter) -> str:
         """The job for whose start this one is held back; empty where it would not fit in any case."""
-        if not self.binding(waiter.job) or any(start.waiter.job.id == waiter.job.id for start in self.in_turn):
+        own = self._own(waiter)
+        before = self.in_turn if own is None else self.in_turn[: self.in_turn.index(own)]
+        if not before or not self.binding(waiter.job) or not self._would_fit(waiter, []):
             return ""
-        if not self._would_fit(waiter, []):
-            return ""
-        for start in self.in_turn:
-            if not self._would_fit(waiter, [start]):
-                return start.waiter.job.id
-        return self.in_turn[0].waiter.job.id
+        in_the_way = (start for start in before if not self._would_fit(waiter, [start]))
+        return next(in_the_way, before[0]).waiter.job.id
+
+    def _own(self, waiter: Waiter) -> Start | None:
+        return next((start for start in self.in_turn if start.waiter.job.id == waiter.job.id), None)
 
     def _would_fit(self, waiter: Waiter, starts: list[Start]) -> bool:
         kept, tables = self.starts, self._tables
