@@ -8,6 +8,7 @@ next.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -19,8 +20,9 @@ from gpuyard.scheduler.allocate import allocate
 from gpuyard.scheduler.cycle import schedule
 from gpuyard.scheduler.draft import Draft
 from gpuyard.scheduler.ledger import Ledger
+from gpuyard.scheduler.reserve import Start
 from gpuyard.scheduler.verify import verify
-from tests.replay import replay
+from tests.replay import Held, overbooked, replay
 
 
 class Simulation:
@@ -87,11 +89,51 @@ def end_of(job: Job) -> int | None:
     return min(running) + job.run_limit_ms if running and job.run_limit_ms is not None else None
 
 
-def kept_starts(snapshot: Snapshot, policy: Policy = DEFAULT) -> dict[str, int]:
-    """The starts that a cycle keeps while it places work."""
+class KeptStart(NamedTuple):
+    """A start that a cycle keeps while it places work."""
+
+    job: str
+    start_ms: int
+    end_ms: int
+    places: tuple[Held, ...]
+
+
+def kept_in_turn(snapshot: Snapshot, policy: Policy = DEFAULT) -> list[KeptStart]:
+    """The starts one cycle keeps, in the order of turns."""
     draft = Draft(Ledger.of(snapshot), policy)
     allocate(draft)
-    return {start.waiter.job.id: start.start_ms for start in draft.reserved.starts} if draft.reserved else {}
+    if draft.reserved is None:
+        return []
+    names = [frame.node.name for frame in draft.nodes.frames]
+    return [
+        KeptStart(start.waiter.job.id, start.start_ms, start.end_ms, _places(start, names))
+        for start in draft.reserved.in_turn
+    ]
+
+
+def _places(start: Start, names: list[str]) -> tuple[Held, ...]:
+    holdings = [place.holding for place in start.places]
+    id = start.waiter.job.id
+    return tuple(Held(id, one.task.id, one.task.request, names[one.position], one.shares) for one in holdings)
+
+
+def kept_starts(snapshot: Snapshot, policy: Policy = DEFAULT) -> dict[str, int]:
+    return {kept.job: kept.start_ms for kept in kept_in_turn(snapshot, policy)}
+
+
+def in_the_way(snapshot: Snapshot, kept: Sequence[KeptStart]) -> list[str]:
+    """What would be held beyond what nodes have when a kept start comes, if all ends come as they are known."""
+    problems = []
+    for one in kept:
+        held = [place for other in kept if other.start_ms <= one.start_ms < other.end_ms for place in other.places]
+        for job in snapshot.jobs:
+            end = end_of(job)
+            tasks = [task for task in job.tasks if task.state is TaskState.RUNNING]
+            if end is None or end > one.start_ms:
+                held += [Held(job.id, task.id, task.request, task.node, task.shares) for task in tasks]
+        for node in snapshot.nodes:
+            problems += overbooked(node, [place for place in held if place.node == node.name])
+    return problems
 
 
 def stream(builders: Sequence[Job], every_ms: int, count: int) -> list[Job]:

@@ -22,7 +22,7 @@ from gpuyard.files.source import read_text
 from gpuyard.files.tree import Kind, parse
 from gpuyard.model.jobs import Job
 from gpuyard.model.snapshot import MAX_JOBS, Snapshot
-from gpuyard.policies.policy import DEFAULT, Consolidation, Policy, Step
+from gpuyard.policies.policy import DEFAULT, Consolidation, Policy, Reservation, Step
 
 HEAD_START_MS: Final = 1000
 """How much older the jobs of a cluster are than those planned on it, where neither says its age."""
@@ -96,6 +96,7 @@ def _policy(spec: ClusterFileSpec, place: Place) -> Policy:
         return DEFAULT
     _refuse_negative(spec.policy, place)
     _refuse_negative(spec.policy.consolidation, place.at("consolidation"))
+    _refuse_negative(spec.policy.reservation, place.at("reservation"))
     if Step.ALLOCATE not in spec.policy.steps:
         raise place.at("steps").error("policy.steps leaves out allocate", "without it nothing would ever start")
     for index, task in enumerate(spec.policy.typical_tasks):
@@ -105,7 +106,7 @@ def _policy(spec: ClusterFileSpec, place: Place) -> Policy:
     return spec.policy
 
 
-def _refuse_negative(settings: Policy | Consolidation, place: Place) -> None:
+def _refuse_negative(settings: Policy | Consolidation | Reservation, place: Place) -> None:
     for name in settings.__struct_fields__:
         value = getattr(settings, name)
         if isinstance(value, int) and value < 0 and name not in MAY_BE_NEGATIVE:

@@ -78,7 +78,8 @@ class Reserve:
         """Those that bind at this moment, the soonest first."""
         self._moments: list[int] = []
         """When they are."""
-        self._in_turn: list[Start] = []
+        self.in_turn: list[Start] = []
+        """All of them, in the order in which their jobs had their turns."""
         self._most = _most_starts(draft)
         self._steps_left = MAX_STEPS
         self._refused: set[object] = set()
@@ -95,7 +96,7 @@ class Reserve:
 
     @property
     def keeps_more(self) -> bool:
-        return len(self._in_turn) < self._most and len(self._refused) < MAX_REFUSED
+        return len(self.in_turn) < self._most and len(self._refused) < MAX_REFUSED
 
     def keep(self, waiter: Waiter) -> bool:
         """Keep the earliest start there is for a job that cannot start now, where the policy and its blockers allow."""
@@ -124,7 +125,7 @@ class Reserve:
                 for place in start.places:
                     self._take_beside(other, place)
         self._bind_to(sorted([*self.starts, start], key=by_start))
-        self._in_turn.append(start)
+        self.in_turn.append(start)
         if self.draft.reserved is None:
             self._tables[0] = (self.draft.fit, self.draft.fit_later)
             self.draft.reserved = self
@@ -243,11 +244,11 @@ class Reserve:
 
         Whoever is served by right is bound by none. A job that is served needs its start no longer.
         """
-        own = next((start for start in self._in_turn if start.waiter.job.id == waiter.job.id), None)
+        own = self._own(waiter)
         if own is None and not by_right:
             return work()
         starts, tables, mark = self.starts, self._tables, self.draft.mark()
-        before = () if by_right or own is None else self._in_turn[: self._in_turn.index(own)]
+        before = () if by_right or own is None else self.in_turn[: self.in_turn.index(own)]
         self._bind_to([start for start in starts if start in before])
         self._tables = {0: tables[0]}
         done = work()
@@ -262,7 +263,7 @@ class Reserve:
 
     def _release(self, own: Start) -> None:
         self._bind_to([start for start in self.starts if start is not own])
-        self._in_turn.remove(own)
+        self.in_turn.remove(own)
         for start in self.starts:
             if own.covers(start.start_ms):
                 for place in own.places:
@@ -271,14 +272,15 @@ class Reserve:
 
     def held_back_by(self, waiter: Waiter) -> str:
         """The job for whose start this one is held back; empty where it would not fit in any case."""
-        if not self.binding(waiter.job) or any(start.waiter.job.id == waiter.job.id for start in self._in_turn):
+        own = self._own(waiter)
+        before = self.in_turn if own is None else self.in_turn[: self.in_turn.index(own)]
+        if not before or not self.binding(waiter.job) or not self._would_fit(waiter, []):
             return ""
-        if not self._would_fit(waiter, []):
-            return ""
-        for start in self._in_turn:
-            if not self._would_fit(waiter, [start]):
-                return start.waiter.job.id
-        return self._in_turn[0].waiter.job.id
+        in_the_way = (start for start in before if not self._would_fit(waiter, [start]))
+        return next(in_the_way, before[0]).waiter.job.id
+
+    def _own(self, waiter: Waiter) -> Start | None:
+        return next((start for start in self.in_turn if start.waiter.job.id == waiter.job.id), None)
 
     def _would_fit(self, waiter: Waiter, starts: list[Start]) -> bool:
         kept, tables = self.starts, self._tables
