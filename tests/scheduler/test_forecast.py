@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given, settings
 from msgspec.structs import replace
 
+from gpuyard.model.explanation import Forecast, Unknown
 from gpuyard.model.jobs import Job
 from gpuyard.model.snapshot import Snapshot
 from gpuyard.policies.policy import DEFAULT, Backfill, Reservation
 from gpuyard.scheduler import forecast as forecast_module
-from gpuyard.scheduler.forecast import STRIDE_PART, Forecast, Unknown, forecast, forecast_job
+from gpuyard.scheduler.forecast import STRIDE_PART, forecast, forecast_job
 from gpuyard.scheduler.ledger import Ledger
 from tests.builders import a_cluster, a_job
 from tests.scheduler.test_reservation import streams, timed_clusters

@@ -69,14 +69,9 @@ def test_a_job_that_ends_later_starts_beside_what_is_kept() -> None:
     """At its start the head takes six of eight GPUs; two are nobody's."""
     runs = a_job("runs").gpus(6).on("node-1", *range(6)).lasts(100)
     head, long = a_job("head").gpus(6).lasts(50).submitted(1), a_job("long").gpus(1).submitted(2)
-    cluster = (
-        a_cluster().nodes(1).jobs(runs, head, long, renamed_builder(long, "longer"), renamed_builder(long, "third"))
-    )
+    longer, third = a_job("longer").gpus(1).submitted(2), a_job("third").gpus(1).submitted(2)
+    cluster = a_cluster().nodes(1).jobs(runs, head, long, longer, third)
     assert started(schedule(cluster.snapshot())) == {"long", "longer"}
-
-
-def renamed_builder(builder, id):  # type: ignore[no-untyped-def]
-    return replace(builder, base=replace(builder.base, id=id))
 
 
 def test_shorter_jobs_behind_a_long_one_in_the_same_line_fill_in() -> None:

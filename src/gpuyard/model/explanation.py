@@ -70,11 +70,22 @@ class QueueStanding(msgspec.Struct, frozen=True, gc=False):
     fair_share_milli: int
 
 
-class Forecast(msgspec.Struct, frozen=True, gc=False):
-    """When a job is thought to start by itself: as likely before as after, and almost surely by then."""
+class Unknown(enum.StrEnum):
+    """Why no time can be told."""
 
-    p50_ms: int
-    p90_ms: int
+    NO_END = "no-end"
+    """It waits for what nobody knows the end of, or for what waiting does not bring."""
+    TOO_FAR = "too-far"
+    """Its start lies further ahead than is looked."""
+
+
+class Forecast(msgspec.Struct, frozen=True, gc=False):
+    """When a job is thought to start by itself: as likely before as after (p50), and almost surely by then (p90)."""
+
+    p50_ms: int | None = None
+    p90_ms: int | None = None
+    unknown: Unknown | None = None
+    """Set where either time is missing."""
 
 
 class Field(enum.StrEnum):

@@ -20,6 +20,7 @@ from gpuyard.model.explanation import (
     Rank,
     Standing,
     Stay,
+    Unknown,
     WayOut,
 )
 from gpuyard.model.jobs import TaskState
@@ -398,8 +399,18 @@ def eviction_text(explanation: Explanation, now_ms: int) -> str:
 
 
 def forecast_text(forecast: Forecast, now_ms: int) -> str:
-    soon, late = (duration_text(max(0, at_ms - now_ms)) for at_ms in (forecast.p50_ms, forecast.p90_ms))
-    return f"starts by itself in about {soon}, almost surely within {late}"
+    if forecast.p50_ms is None:
+        return f"when it starts by itself cannot be told: {_UNKNOWN[forecast.unknown or Unknown.NO_END]}"
+    soon = f"starts by itself in about {duration_text(max(0, forecast.p50_ms - now_ms))}"
+    if forecast.p90_ms is None:
+        return f"{soon}, if others end when they are thought to"
+    return f"{soon}, almost surely within {duration_text(max(0, forecast.p90_ms - now_ms))}"
+
+
+_UNKNOWN: Final[dict[Unknown, str]] = {
+    Unknown.NO_END: "nobody knows when what it waits for ends; run limits or estimates of the jobs ahead would tell",
+    Unknown.TOO_FAR: "it lies further ahead than is looked",
+}
 
 
 # --------------------------------------------------------------------------------------------------------- ways out

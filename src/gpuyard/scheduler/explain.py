@@ -15,7 +15,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from gpuyard.errors import InputError
-from gpuyard.model.explanation import Explanation, QueueStanding, Rank, Standing, Stay
+from gpuyard.model.explanation import Explanation, Forecast, QueueStanding, Rank, Standing, Stay, Unknown
 from gpuyard.model.jobs import DeviceShare, Job, Task, TaskState
 from gpuyard.model.plan import Action, Bind, Evict, Move, Plan, Promise
 from gpuyard.model.reasons import Reason, Token
@@ -24,6 +24,7 @@ from gpuyard.policies.policy import DEFAULT, Policy
 from gpuyard.scheduler.cycle import drafted
 from gpuyard.scheduler.diagnose import every_blocker
 from gpuyard.scheduler.draft import Draft
+from gpuyard.scheduler.forecast import forecast_job
 from gpuyard.scheduler.gang import IN_PLACE
 from gpuyard.scheduler.jobbook import Waiter, waiter_of
 from gpuyard.scheduler.ledger import Ledger
@@ -79,11 +80,18 @@ class _Case:
             stays=_held(job),
             gets=_given(self.actions),
             why=tuple(self._why()),
+            starts=self._forecast() if standing is Standing.WAITING else None,
             placement=self.policy.node_placement.value,
             costs=costs_for(self.plan.actions, job.id),
             last_evicted_at_ms=job.last_evicted_at_ms,
             last_eviction=job.last_eviction,
         )
+
+    def _forecast(self) -> Forecast | None:
+        """When it would start by itself. Looked for only where some end is known."""
+        if not self.ledger.timed:
+            return Forecast(unknown=Unknown.NO_END)
+        return forecast_job(self.ledger, self.job.id, self.policy)
 
     # What stands in its way ------------------------------------------------------------------------------------
 

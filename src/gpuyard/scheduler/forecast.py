@@ -9,13 +9,12 @@ effort is counted in steps, never in time.
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Callable
 from typing import Final
 
-import msgspec
 from msgspec.structs import replace
 
+from gpuyard.model.explanation import Forecast, Unknown
 from gpuyard.model.jobs import Job, Task, TaskState
 from gpuyard.model.snapshot import Change, JobGone, JobSeen, Snapshot, TimePassed
 from gpuyard.policies.policy import DEFAULT, Policy
@@ -36,24 +35,6 @@ MAX_STEPS: Final = 1_000_000
 STRIDE_PART: Final = 16
 """Ends that lie closer together than this part of the time already run ahead are taken as one: the answer is late by
 no more than that part of it."""
-
-
-class Unknown(enum.StrEnum):
-    """Why no time can be told."""
-
-    NO_END = "no-end"
-    """It waits for what nobody knows the end of, or for what waiting does not bring."""
-    TOO_FAR = "too-far"
-    """Its start lies further ahead than is looked."""
-
-
-class Forecast(msgspec.Struct, frozen=True, gc=False):
-    """When a job is likely to have started (`p50_ms`), and when it almost certainly has (`p90_ms`)."""
-
-    p50_ms: int | None = None
-    p90_ms: int | None = None
-    unknown: Unknown | None = None
-    """Set where either time is missing."""
 
 
 Pace = Callable[[Job], int | None]
