@@ -7,7 +7,7 @@ only with their siblings, level by level; after a placement only the path just s
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 from typing import Final
 
@@ -54,8 +54,7 @@ class Turns:
     def of_left(cls, draft: Draft, lefts: Sequence[Left]) -> Turns:
         """Those who were left waiting, the first of each line as it was last tried."""
         first = {left.waiter.job.id: left.waiter for left in lefts}
-        lines = {left.waiter.line: left.line for left in lefts}
-        starts = {left.waiter.line: left.start for left in lefts}
+        lines, starts = lines_of(lefts)
         return cls(draft, lines, ChainMap(first, draft.ledger.lines.waiters), starts)
 
     def left(self) -> list[Left]:
@@ -182,6 +181,20 @@ class Terms:
         self.forbidden = [position for position, most in enumerate(allowance) if most == 0]
         """Resources of which it should hold nothing."""
         self.tie = (tuple([UNBOUNDED if most is None else most for most in allowance]), frame.order, frame.name)
+
+
+def lines_of(lefts: Iterable[Left]) -> tuple[dict[LineKey, Sequence[tuple[int, str]]], dict[LineKey, int]]:
+    """The lines of those who were left, and where each begins. Whoever was taken out of a line stands in it again."""
+    lines: dict[LineKey, Sequence[tuple[int, str]]] = {}
+    starts: dict[LineKey, int] = {}
+    for left in lefts:
+        key = left.waiter.line
+        if key in lines:
+            lines[key] = sorted([*lines[key][starts[key] :], *left.line[left.start :]])
+            starts[key] = 0
+        else:
+            lines[key], starts[key] = left.line, left.start
+    return lines, starts
 
 
 def terms_of(draft: Draft) -> list[Terms]:

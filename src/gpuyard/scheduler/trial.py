@@ -19,7 +19,7 @@ from gpuyard.scheduler.draft import Draft, Everyone, Holding, Left, Placed
 from gpuyard.scheduler.gang import Gang
 from gpuyard.scheduler.headroom import blockers
 from gpuyard.scheduler.jobbook import LineKey, Rank, Waiter, next_waiter
-from gpuyard.scheduler.ordering import Turns
+from gpuyard.scheduler.ordering import Turns, lines_of
 from gpuyard.scheduler.placement import Placer
 
 
@@ -83,8 +83,7 @@ class Trial:
     def _turns(self, others: Sequence[Left]) -> Turns:
         # A job that gives way while it waits to grow has one turn, as one that gave way.
         others = [left for left in others if left.waiter.job.id not in self._victims.leaves]
-        lines: dict[LineKey, Sequence[tuple[int, str]]] = {left.waiter.line: left.line for left in others}
-        starts = {left.waiter.line: left.start for left in others}
+        lines, starts = lines_of(others)
         first = {left.waiter.job.id: left.waiter for left in others}
         lines |= self._victims.lines()
         waiters = ChainMap(first, self._victims, self.draft.ledger.lines.waiters)  # type: ignore[arg-type]
