@@ -209,6 +209,13 @@ def just_enough(nodes: int, tasks: int) -> Snapshot:
     return may_lose(nodes, tasks, tasks * GPUS_PER_NODE)
 
 
+def owed_too_little(nodes: int, tasks: int) -> Snapshot:
+    """The quotas add up, and the gang asks one GPU more than its team is owed: refused without looking at victims."""
+    owed = tasks * GPUS_PER_NODE - 1
+    kept = nodes * GPUS_PER_NODE - owed
+    return two_teams(nodes, owed, kept, [*running(nodes, GPUS_PER_NODE, LENT_TEAM), gang(tasks)])
+
+
 def may_lose(nodes: int, tasks: int, borrowed: int) -> Snapshot:
     """A gang, and a team that holds every GPU and has borrowed so many of them."""
     kept = nodes * GPUS_PER_NODE - borrowed

@@ -2,27 +2,33 @@
 
 What is measured is one scheduling cycle in memory, on both sides: building the structures from objects that are
 already loaded, and the steps named. Loading files, starting processes and talking to an API server are not. KAI's
-cycle is opening a session and executing its actions; every write it makes is answered at once. A cycle of either side
-that does not do what the shape is about is marked with `!`, and has no ratio. Writes `build/bench/peers.json`.
+cycle is opening a session and executing its actions; every write it makes is answered at once. Calibrated and compared
+is the shorter of wall time and processor time: neighbours on the machine lengthen the one, and work done beside on a
+second core (KAI's garbage collection) the other. A cycle of either side that does not do what the shape is about is
+marked with `!`, and has no ratio. Writes `build/bench/peers.json`.
 """
 
 from __future__ import annotations
 
+import gc
 import json
 import os
+import resource
 import statistics
 import subprocess
 import sys
 from argparse import ArgumentParser
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from time import perf_counter, process_time
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from benchmarks.calibration import REFERENCE_MS, calibration_loop, measure, milliseconds
+from benchmarks.calibration import REFERENCE_MS, calibration_loop
 from benchmarks.peers.snapshot import Settings, write_zip
 from benchmarks.peers.toolchain import KAI_VERSION, kai_cycle, say
-from benchmarks.shapes import MOVING, PLACING, RECLAIMING, Counts, Shape
+from benchmarks.shapes import MOVING, PLACING, RECLAIMING, Counts, Expected, Shape, owed_too_little
 from benchmarks.subjects import Cycle, counts
 from gpuyard.model.snapshot import Snapshot
 from gpuyard.policies.policy import Policy, Step
@@ -35,6 +41,7 @@ LOADING_S: Final = 30
 REPEATS: Final = 5
 ENOUGH_S: Final = 10
 """No further cycle of the peer is begun after this time: one that takes minutes is run once."""
+LOOPS: Final = 3
 LOAD: Final = "load"
 MS: Final = 1000
 
@@ -52,11 +59,25 @@ class Contest(msgspec.Struct, frozen=True):
         return policy if self.steps is None else msgspec.structs.replace(policy, steps=self.steps)
 
 
+class Times(NamedTuple):
+    """One cycle on both clocks, in milliseconds."""
+
+    wall: float
+    cpu: float
+
+    @property
+    def shorter(self) -> float:
+        """The nearer to what an idle machine would show."""
+        return min(self)
+
+
 class Measurement(msgspec.Struct, frozen=True):
-    """What one side took and did. A cycle that was stopped took longer than its time, and did nothing."""
+    """What one side took and did. A cycle that was stopped took longer than its times, and did nothing."""
 
     ms: float
+    cpu_ms: float
     calibrated_ms: float
+    """Of the shorter of the two."""
     did: Counts
     as_expected: bool
     stopped: bool = False
@@ -105,6 +126,7 @@ CONTESTS: Final = (
     Contest(resized(LENT, "reclaim 50 of 100 nodes", 100, 50)),
     Contest(resized(SCATTERED, "reclaim 50 of 100 nodes from scattered gangs", 100, 50)),
     Contest(TOO_LITTLE),
+    Contest(msgspec.structs.replace(TOO_LITTLE, name="owed 79 GPUs, asks for 80, 100 nodes", build=owed_too_little)),
     Contest(one_gpu_more(TOO_LITTLE, "80 of 80 GPUs to reclaim, 100 nodes")),
     Contest(LENT),
     Contest(SCATTERED),
@@ -124,22 +146,46 @@ def ours(contest: Contest, snapshot: Snapshot) -> Measurement:
     expected = contest.shape.expect(contest.shape.nodes, contest.shape.jobs)
     cycle = Cycle(snapshot, contest.policy(), expected)
     did = counts(cycle.run())
-    timing = measure(cycle.run, REPEATS)
-    return Measurement(timing.ms, timing.calibrated_ms, did, expected.met_by(did))
+    before = calibration()
+    taken = [timed(cycle.run) for _ in range(REPEATS)]
+    return measurement(taken, statistics.mean((before, calibration())), did, expected)
 
 
 def peer(contest: Contest, snapshot: Snapshot, program: Path) -> Measurement:
     expected = contest.shape.expect(contest.shape.nodes, contest.shape.jobs)
     zipped = WORK / "snapshot.zip"
     write_zip(zipped, snapshot, contest.policy(), contest.settings)
-    before = milliseconds(calibration_loop)
-    output = bounded_run(program, zipped)
-    scale = REFERENCE_MS / statistics.mean((before, milliseconds(calibration_loop)))
-    times, did = cycles(output)
+    before, used = calibration(), children_cpu_ms()
+    taken, did = cycles(bounded_run(program, zipped))
+    loop_ms = statistics.mean((before, calibration()))
     if did is None:
-        return Measurement(LIMIT_S * MS, LIMIT_S * MS * scale, Counts(), as_expected=False, stopped=True)
-    ms = statistics.median(times)
-    return Measurement(ms, ms * scale, did, expected.met_by(did))
+        stopped = [Times(LIMIT_S * MS, children_cpu_ms() - used)]
+        return msgspec.structs.replace(measurement(stopped, loop_ms, Counts(), expected), stopped=True)
+    return measurement(taken, loop_ms, did, expected)
+
+
+def measurement(taken: list[Times], loop_ms: float, did: Counts, expected: Expected) -> Measurement:
+    wall, cpu = (statistics.median(column) for column in zip(*taken, strict=True))
+    shorter = statistics.median(times.shorter for times in taken)
+    return Measurement(wall, cpu, shorter * REFERENCE_MS / loop_ms, did, expected.met_by(did))
+
+
+def timed(work: Callable[[], object]) -> Times:
+    gc.collect()
+    wall, cpu = perf_counter(), process_time()
+    work()
+    return Times((perf_counter() - wall) * MS, (process_time() - cpu) * MS)
+
+
+def calibration() -> float:
+    """Processor milliseconds of the calibration loop, at this moment."""
+    return statistics.median(timed(calibration_loop).cpu for _ in range(LOOPS))
+
+
+def children_cpu_ms() -> float:
+    """What the processes this one has started and seen end have used."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return (used.ru_utime + used.ru_stime) * MS
 
 
 def bounded_run(program: Path, zipped: Path) -> str:
@@ -159,39 +205,39 @@ def bounded_run(program: Path, zipped: Path) -> str:
     return output.read_text()
 
 
-def cycles(output: str) -> tuple[list[float], Counts | None]:
+def cycles(output: str) -> tuple[list[Times], Counts | None]:
     """The times of the whole cycles, and what the last one did; None where none was finished."""
-    times: list[float] = []
+    taken: list[Times] = []
     did: Counts | None = None
-    running = 0.0
+    running = Times(0, 0)
     for said in map(json.loads, output.splitlines()):
         if said.get("stage") == LOAD:
             continue
         if "stage" in said:
-            running += said["ms"]
+            running = Times(running.wall + said["ms"], running.cpu + said["cpu_ms"])
         else:
-            times.append(running)
-            did, running = msgspec.convert(said, Counts), 0.0
-    return times, did
+            taken.append(running)
+            did, running = msgspec.convert(said, Counts), Times(0, 0)
+    return taken, did
 
 
 # ------------------------------------------------------------------------------------------------------ reporting
 
 HEADER: Final = (
-    f"{'shape':46} {'KAI ms':>10} {'calibrated':>10} {'gpuyard ms':>11} {'calibrated':>10} {'ratio':>8}  did"
+    f"{'':46} {'KAI':>28} {'gpuyard':>28}\n"
+    f"{'shape':46} {'ms':>8} {'CPU':>8} {'calibr.':>10} {'ms':>8} {'CPU':>8} {'calibr.':>10} {'ratio':>8}  did"
 )
 
 
 def line(row: Row) -> str:
-    mine = f"{row.gpuyard.ms:11.1f} {row.gpuyard.calibrated_ms:10.1f}"
+    mine = f"{row.gpuyard.ms:8.1f} {row.gpuyard.cpu_ms:8.1f} {row.gpuyard.calibrated_ms:10.1f}"
     what = f"{done('KAI', row.kai)}; {done('gpuyard', row.gpuyard)}"
     return f"{row.shape:46} {peer_times(row.kai)} {mine} {ratio_text(row):>8}  {what}"
 
 
 def peer_times(kai: Measurement) -> str:
-    if kai.stopped:
-        return f"{f'> {LIMIT_S} s':>10} {'-':>10}"
-    return f"{kai.ms:10.0f} {kai.calibrated_ms:10.0f}"
+    wall = f"> {LIMIT_S} s" if kai.stopped else f"{kai.ms:.0f}"
+    return f"{wall:>8} {kai.cpu_ms:8.0f} {kai.calibrated_ms:10.0f}"
 
 
 def ratio_text(row: Row) -> str:

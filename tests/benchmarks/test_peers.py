@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import pytest
 
-from benchmarks.peers.run import CONTESTS, Contest, Measurement, Row, cycles, done, line
+from benchmarks.peers.run import CONTESTS, Contest, Measurement, Row, Times, cycles, done, line
 from benchmarks.peers.snapshot import FILE_IN_ZIP, Settings, UntranslatableError, kai_snapshot, write_zip
 from benchmarks.peers.toolchain import READY_PROGRAM, kai_cycle
 from benchmarks.shapes import ALLOCATE_ONLY, Counts, lent_cluster, two_teams, waiting_job
@@ -110,25 +110,25 @@ def test_every_contest_can_be_translated(contest: Contest) -> None:
 
 def test_a_cycle_takes_the_sum_of_its_stages_without_loading() -> None:
     said = [
-        {"stage": "load", "ms": 900},
-        {"stage": "open", "ms": 1.5},
-        {"stage": "allocate", "ms": 2},
+        {"stage": "load", "ms": 900, "cpu_ms": 900},
+        {"stage": "open", "ms": 1.5, "cpu_ms": 1},
+        {"stage": "allocate", "ms": 2, "cpu_ms": 2},
         {"binds": 3, "promises": 0, "evicts": 0, "moves": 0},
-        {"stage": "open", "ms": 2.5},
-        {"stage": "allocate", "ms": 2},
+        {"stage": "open", "ms": 2.5, "cpu_ms": 2},
+        {"stage": "allocate", "ms": 2, "cpu_ms": 2},
         {"binds": 3, "promises": 0, "evicts": 0, "moves": 0},
     ]
-    assert cycles("\n".join(map(json.dumps, said))) == ([3.5, 4.5], Counts(binds=3))
+    assert cycles("\n".join(map(json.dumps, said))) == ([Times(3.5, 3), Times(4.5, 4)], Counts(binds=3))
 
 
 def test_a_cycle_that_was_stopped_has_no_result() -> None:
-    assert cycles('{"stage": "load", "ms": 900}\n{"stage": "open", "ms": 1.5}\n') == ([], None)
+    assert cycles('{"stage": "open", "ms": 1.5, "cpu_ms": 1}\n') == ([], None)
 
 
 def test_a_side_that_did_something_else_has_no_ratio() -> None:
-    right = Measurement(10, 10, Counts(binds=1), as_expected=True)
-    wrong = Measurement(1, 1, Counts(), as_expected=False)
-    stopped = Measurement(300_000, 300_000, Counts(), as_expected=False, stopped=True)
+    right = Measurement(10, 10, 10, Counts(binds=1), as_expected=True)
+    wrong = Measurement(1, 1, 1, Counts(), as_expected=False)
+    stopped = Measurement(300_000, 300_000, 300_000, Counts(), as_expected=False, stopped=True)
     assert Row("a", right, wrong).ratio() is None
     assert Row("a", wrong, right).ratio() is None
     assert Row("a", stopped, right).ratio() == 30_000

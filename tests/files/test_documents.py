@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from gpuyard.errors import InputError
-from gpuyard.files import read_cluster, read_jobs
+from gpuyard.files import read_change, read_cluster, read_jobs
 from gpuyard.scenarios.golden import judge_golden_file
 
 ROOT = Path(__file__).parents[2]
@@ -29,6 +29,8 @@ def test_every_example_works(text: str, tmp_path: Path) -> None:
         assert judge_golden_file(path).passed
     elif text.startswith("job:"):
         assert read_jobs(path, read_cluster(ROOT / "src" / "gpuyard" / "examples" / "cluster.yaml"))
+    elif text.startswith("# A change"):
+        assert read_change(path, read_cluster(ROOT / "src" / "gpuyard" / "examples" / "cluster.yaml"))
     else:
         assert read_cluster(path).snapshot.nodes
 

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gpuyard.errors import InputError
-from gpuyard.files import read_cluster, read_jobs, read_scenario
+from gpuyard.files import read_change, read_cluster, read_jobs, read_scenario
 
 VALID = Path(__file__).parent / "valid"
 EXAMPLES = Path(__file__).parents[2] / "src" / "gpuyard" / "examples"
@@ -17,6 +17,7 @@ CLUSTER = read_cluster(VALID / "cluster.yaml")
 READERS: dict[str, Callable[[Path], object]] = {
     "cluster": read_cluster,
     "job": lambda path: read_jobs(path, CLUSTER),
+    "change": lambda path: read_change(path, CLUSTER),
     "scenario": read_scenario,
 }
 SEEDS = [

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpuyard.errors import InputError
-from gpuyard.files import read_cluster, read_jobs, read_scenario
+from gpuyard.files import read_change, read_cluster, read_jobs, read_scenario
 
 HERE = Path(__file__).parent
 FILES = sorted((HERE / "malformed").glob("*/*.yaml"))
@@ -31,6 +31,8 @@ def read(path: Path) -> None:
             read_cluster(name)
         case "job":
             read_jobs(name, read_cluster(HERE / "valid" / "cluster.yaml"))
+        case "change":
+            read_change(name, read_cluster(HERE / "valid" / "cluster.yaml"))
         case _:
             read_scenario(name)
 

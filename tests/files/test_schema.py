@@ -34,6 +34,7 @@ def test_the_schema_is_one(kind: str) -> None:
         ("cluster", EXAMPLES / "cluster.yaml"),
         ("cluster", ROOT / "examples" / "busy-cluster.yaml"),
         ("job", VALID / "job.yaml"),
+        ("change", VALID / "change.yaml"),
         ("job", VALID / "jobs.yaml"),
         ("scenario", VALID / "scenario.yaml"),
         ("scenario", EXAMPLES / "scenario.yaml"),

@@ -2,10 +2,45 @@
 
 import pytest
 
-from gpuyard.model.jobs import DeviceShare
+from gpuyard.model.difference import Moved, NowWaiting, Started, Stopped
+from gpuyard.model.explanation import (
+    Cost,
+    Edit,
+    Effect,
+    Explanation,
+    Field,
+    Forecast,
+    QueueStanding,
+    Rank,
+    Standing,
+    Stay,
+    WayKind,
+    WayOut,
+)
+from gpuyard.model.jobs import DeviceShare, TaskState
 from gpuyard.model.plan import Action, Bind, Evict, Move, Promise, Resize
 from gpuyard.model.reasons import CLUSTER, Holding, Reason, Token
-from gpuyard.model.text import action_text, amount_text, duration_text, reason_text, waiting_text
+from gpuyard.model.text import (
+    action_text,
+    amount_text,
+    costs_text,
+    duration_text,
+    eviction_text,
+    explanation_text,
+    forecast_text,
+    moved_text,
+    now_waiting_text,
+    placement_text,
+    queue_text,
+    rank_text,
+    reason_text,
+    standing_text,
+    started_text,
+    stay_text,
+    stopped_text,
+    waiting_text,
+    way_text,
+)
 
 FULL = {"resource": "gpu", "have": 5000, "need": 8000, "subject": "vision", "beneficiary": "late"}
 
@@ -102,6 +137,10 @@ def test_every_token_has_a_sentence(token: Token, fields: dict[str, str]) -> Non
             'is moved to make room for job "job-17"; it starts again there',
         ),
         (
+            Reason(Token.MOVED, subject="vision"),
+            "is moved to leave its node free for larger jobs; it starts again there",
+        ),
+        (
             Reason(Token.STALE, have=1, need=4),
             "its gang has been incomplete for too long (1 of 4 tasks are left): it stops and starts again as a whole",
         ),
@@ -191,3 +230,108 @@ def test_a_job_without_reasons_waits_for_its_turn() -> None:
 def test_all_reasons_of_a_wait_are_told() -> None:
     both = waiting_text((Reason(Token.STALE), Reason(Token.DELAYED)))
     assert both.count("; ") == 1
+
+
+# ----------------------------------------------------------------------------------------------------- explanations
+
+
+@pytest.mark.parametrize("standing", Standing)
+def test_every_standing_has_a_sentence(standing: Standing) -> None:
+    assert standing_text(standing)
+    assert not standing_text(standing).endswith((".", " "))
+
+
+@pytest.mark.parametrize(
+    ("edits", "sentence"),
+    [
+        ([Edit(Field.ASKS, "j", "", "gpu", 8000, 5000)], "ask for 5 GPUs a task instead of 8"),
+        ([Edit(Field.ASKS, "j", "worker", "cpu", 8000, 500)], "ask for 0.5 core a task of group worker instead of 8"),
+        (
+            [Edit(Field.ASKS, "j", "", "gpu", 8000, 5000), Edit(Field.ASKS, "j", "", "memory", 2 << 30, 1 << 30)],
+            "ask for 5 GPUs a task instead of 8 and ask for 1Gi of memory a task instead of 2Gi",
+        ),
+        ([Edit(Field.TASKS, "j", "", "tasks", 4, 1)], "run it with 1 task instead of 4"),
+        ([Edit(Field.GANG, "j", "", "tasks", 4, 2)], "let 2 tasks start together instead of 4 (gang: 2)"),
+        ([Edit(Field.MODEL, "j", models=("A100",))], "accept GPUs of model A100"),
+        ([Edit(Field.PREEMPTIBLE, "j", after=1)], "make it preemptible, so that it may borrow"),
+        (
+            [Edit(Field.LIMIT, "ads", "", "gpu/H100", 1000, 2000)],
+            'raise the limit of queue "ads" from 1 to 2 H100 GPUs',
+        ),
+        ([Edit(Field.ENDS, "a")], "wait until a has ended"),
+        ([Edit(Field.ENDS, name) for name in "abc"], "wait until a, b and c have ended"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_way_out_says_what_to_do(edits: list[Edit], sentence: str) -> None:
+    assert way_text(WayOut(WayKind.WAIT, tuple(edits))) == sentence
+    later = way_text(WayOut(WayKind.WAIT, tuple(edits), promised=True))
+    assert later == f"{sentence}; it then starts as soon as its place is free"
+
+
+def test_costs_name_whom() -> None:
+    assert costs_text(()) == "nobody"
+    left_out = [Cost(f"w{i}", Effect.WAITS, 1) for i in range(6)]
+    costs = (Cost("a", Effect.EVICTED, 2), Cost("b", Effect.MOVED, 1), *left_out)
+    assert costs_text(costs) == "a must stop, b must move, w0, w1, w2, w3 and 2 more wait instead"
+
+
+@pytest.mark.parametrize(
+    ("rank", "sentence"),
+    [
+        (Rank("q", 1, 1), '1st of 1 job of queue "q" that wants a place'),
+        (Rank("q", 3, 4, ("a", "b")), '3rd of 4 jobs of queue "q" that want a place; before it: a and b'),
+        (
+            Rank("q", 12, 111, ("a", "b", "c", "d", "e")),
+            '12th of 111 jobs of queue "q" that want a place; before it: a, b, c, d and 7 more',
+        ),
+    ],
+    ids=["alone", "few", "many"],
+)
+def test_a_rank_says_who_comes_first(rank: Rank, sentence: str) -> None:
+    assert rank_text(rank) == sentence
+
+
+def test_a_queue_says_what_it_holds_and_has_borrowed() -> None:
+    full = QueueStanding("q", 8000, 12_000, 10_000, 4000, 9000)
+    assert queue_text(full) == "holds 10 of 8 owed (2 borrowed), limit 12, fair share 9, 4 more wanted"
+    assert (
+        queue_text(QueueStanding("q", None, None, 500, 0, 0)) == "holds 0.5 and is owed all it asks for, fair share 0"
+    )
+
+
+def test_what_a_job_holds_and_since_when() -> None:
+    assert stay_text(Stay("n", 2, (0, 1), TaskState.RUNNING, 1000), 61_000) == "2 tasks on n (GPUs 0, 1), for 1m"
+    assert stay_text(Stay("n", 1, (), TaskState.PROMISED), 5) == "1 task on n, as soon as the place is free"
+
+
+def test_a_forecast_and_an_earlier_eviction_count_from_now() -> None:
+    forecast = Forecast(61_000, 3_601_000)
+    assert forecast_text(forecast, 1000) == "starts by itself in about 1m, almost surely within 1h"
+    evicted = Explanation("j", "q", Standing.WAITING, last_evicted_at_ms=1000, last_eviction=Reason(Token.STALE))
+    assert eviction_text(evicted, 61_000).startswith("was evicted 1m ago: its gang has been incomplete")
+    assert eviction_text(Explanation("j", "q", Standing.WAITING), 5) == ""
+
+
+def test_the_shortest_answer_is_one_line() -> None:
+    why = (Reason(Token.FRAGMENTED, "tasks", 3, 4),)
+    assert explanation_text(Explanation("j", "q", Standing.WAITING, why)).startswith(
+        "j waits; waiting can help: places"
+    )
+    assert explanation_text(Explanation("j", "q", Standing.RUNNING)) == "j runs"
+
+
+def test_an_unknown_placement_still_has_words() -> None:
+    assert placement_text("bin-pack") == "by bin-pack: the fullest node that has room"
+    assert placement_text("mine") == "by mine: the node this policy likes best"
+
+
+def test_differences_have_sentences() -> None:
+    drained = Reason(Token.DRAINED, subject="n1")
+    started = Started("j", "q", 2, ("n1", "n2"), promised=True)
+    assert started_text(started) == "starts 2 tasks on n1 and n2 as soon as the place is free"
+    assert stopped_text(Stopped("j", "q", 1, ("n1",))) == "stops 1 task on n1: it is cancelled"
+    assert moved_text(Moved("j", "q", 1, ("n1",), ("n2",), drained)).startswith("moves 1 task from n1 to n2: node")
+    assert moved_text(Moved("j", "q", 1, ("n1",), ("n2",))) == "starts elsewhere: 1 task from n1 to n2"
+    waits = NowWaiting("j", "q", (Reason(Token.RESERVED),), more_tasks=True)
+    assert now_waiting_text(waits).startswith("waits for more tasks: ")

@@ -12,7 +12,6 @@ import msgspec
 import pytest
 
 from gpuyard.scenarios.corpus import judge_corpus_file, judge_scenario
-from gpuyard.scenarios.corpus_format import ActionName
 from gpuyard.scenarios.corpus_reader import read_corpus
 
 ROOT = Path(__file__).parents[2]
@@ -20,6 +19,7 @@ SHARED = Path(os.environ.get("GPUYARD_SHARED", ROOT.parent / "shared"))
 CORPUS = SHARED / "conformance"
 EXCEPTIONS = ROOT / "tests" / "conformance_exceptions.toml"
 NOT_COUNTED = {"dra", "numa"}
+LEAST_PASSED = 0.97
 
 pytestmark = pytest.mark.skipif(
     not CORPUS.is_dir(), reason="no conformance corpus beside the repository (GPUYARD_SHARED names another place)"
@@ -44,14 +44,15 @@ def test_every_fair_share_case_passes() -> None:
     assert [verdict for verdict in verdicts if not verdict.passed] == []
 
 
-def test_allocation_differs_only_where_the_list_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_scheduler_differs_only_where_the_list_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     corpus = read_corpus(CORPUS / "scenarios.json")
-    counted = [s for s in corpus.scenarios if s.actions == (ActionName.ALLOCATE,) and not NOT_COUNTED & set(s.tags)]
+    counted = [scenario for scenario in corpus.scenarios if not NOT_COUNTED & set(scenario.tags)]
     verdicts = [judge_scenario(scenario, corpus.defaults) for scenario in counted]
     failed = {verdict.id: verdict.outcome_mismatches for verdict in verdicts if not verdict.passed}
     passed = len(verdicts) - len(failed)
     with capsys.disabled():
-        print(f"\nconformance, allocation: {passed} of {len(verdicts)} pass ({passed / len(verdicts):.1%})")
+        print(f"\nconformance: {passed} of {len(verdicts)} pass ({passed / len(verdicts):.1%})")
     known = exceptions() & {scenario.id for scenario in counted}
     assert {id: wrong for id, wrong in failed.items() if id not in known} == {}
     assert known <= failed.keys(), "passes now; take it off the list"
+    assert passed >= LEAST_PASSED * len(verdicts)

@@ -129,7 +129,21 @@ def test_a_job_that_waits_must_not_get_a_place(judge: Judge) -> None:
 
 def test_evictions_are_compared_as_far_as_they_are_given(judge: Judge) -> None:
     expect = "{evicted: {old: {reason: Reclaimed, beneficiary: late, shortfall: 4}}, placed: {late: node-1}}"
-    assert judge(expect, evict(1), evict(2), promise(1), promise(2)).passed
+    short = Reason(Token.RECLAIMED, "gpu", 6000, 4000, "vision", beneficiary="late", shortfall=4000)
+    assert judge(expect, evict(1, short), evict(2, short), promise(1), promise(2)).passed
+
+
+def test_a_shortfall_the_plan_does_not_tell_is_told(judge: Judge) -> None:
+    verdict = judge("{evicted: {old: {reason: Reclaimed, shortfall: 4}}}", evict(1), evict(2))
+    assert verdict.outcome_mismatches == ("old: its queue is 4 GPUs short, but the plan says 0",)
+
+
+def test_the_order_of_actions_is_compared(judge: Judge) -> None:
+    expect = "{{evicted: {{old: Reclaimed}}, promised: {{late: node-1}}, order: [{}]}}"
+    actions = [evict(1), evict(2), promise(1), promise(2)]
+    assert judge(expect.format("old, late"), *actions).passed
+    verdict = judge(expect.format("late, old"), *actions)
+    assert verdict.outcome_mismatches == ("expected the order late, old, got old, late",)
 
 
 @pytest.mark.parametrize(
@@ -145,7 +159,7 @@ def test_evictions_are_compared_as_far_as_they_are_given(judge: Judge) -> None:
         ("Reclaimed", [evict(1)], "old: expected 2 tasks to be evicted, got 1"),
         (
             "{reason: Reclaimed, tasks: 1, shortfall: 0}",
-            [evict(1)],
+            [evict(1, Reason(Token.RECLAIMED, shortfall=1000))],
             "old: expected its queue to be 0 GPUs short, got 1",
         ),
     ],

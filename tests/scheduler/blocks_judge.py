@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from itertools import groupby
 from typing import NamedTuple
 
 from gpuyard.model.jobs import Job, TaskState
 from gpuyard.model.plan import Action, Bind, Evict, Move, Plan, Promise
+from gpuyard.model.quantities import CPU, GPU
 from gpuyard.model.reasons import Reason, Token
 from gpuyard.model.snapshot import Snapshot
 from gpuyard.scheduler.ledger import Ledger
@@ -111,6 +112,30 @@ def holds_more_than_owed(cluster: Snapshot, held: Charges, queue: str, resources
     """Whether a queue holds more than its quota of something that is asked for."""
     owed = {resource: share_of(cluster, queue, resource).quota for resource in resources}
     return any(quota is not None and held[queue][resource] > quota for resource, quota in owed.items())
+
+
+def holds_what_is_owed(cluster: Snapshot, held: Charges, queue: str, resources: Counter[str]) -> bool:
+    owed = {resource: share_of(cluster, queue, resource).quota for resource in resources}
+    return all(quota is None or held[queue][resource] >= quota for resource, quota in owed.items())
+
+
+def left_after(cluster: Snapshot, blocks: list[GaveWay], held: Charges) -> Charges:
+    """What queues hold once some blocks are gone."""
+    left = defaultdict(Counter, {queue: Counter(amounts) for queue, amounts in held.items()})
+    for block in blocks:
+        for queue in path(cluster, block.job.queue):
+            left[queue].subtract(block.amounts)
+    return left
+
+
+def may_all_be_lost(cluster: Snapshot, blocks: list[GaveWay], taker: str, asked: Counter[str]) -> bool:
+    """Whether all of them, small ones first, come from queues that hold more than they are owed before they go."""
+    ordered = sorted(blocks, key=lambda block: (block.amounts[GPU], block.amounts[CPU]))
+    return all(
+        holds_more_than_owed(cluster, left_after(cluster, ordered[:position], blocks[0].held), queue, asked)
+        for position, block in enumerate(ordered)
+        for queue in givers(cluster, block.job.queue, taker)
+    )
 
 
 def started_at_ms(job: Job) -> int:

@@ -14,6 +14,7 @@ import (
 	"log"
 	"net/http"
 	"os"
+	"syscall"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -37,6 +38,13 @@ const onlyErrors = 0
 type stage struct {
 	Stage string  `json:"stage"`
 	Ms    float64 `json:"ms"`
+	CPUMs float64 `json:"cpu_ms"`
+}
+
+// moment is read on both clocks: the wall's, and the processor time this process has had.
+type moment struct {
+	wall time.Time
+	cpu  time.Duration
 }
 
 type counts struct {
@@ -54,7 +62,7 @@ func main() {
 	enough := flag.Duration("enough", time.Minute, "start no further cycle after this time")
 	flag.Parse()
 
-	begun := time.Now()
+	begun := now()
 	must(kailog.InitLoggers(onlyErrors))
 	kailog.InfraLogger.SetSessionID("bench")
 	actions.InitDefaultActions()
@@ -146,14 +154,14 @@ func forget(action testing.Action) (bool, runtime.Object, error) {
 
 // cycle is what KAI's scheduler does every second: open a session, which builds its structures, and run the actions.
 func cycle(filled cache.Cache, loaded *snapshot.Snapshot) {
-	started := time.Now()
+	started := now()
 	session, err := framework.OpenSession(filled, loaded.Config, loaded.SchedulerParams, "bench", http.NewServeMux())
 	must(err)
 	say("open", started)
 	chosen, err := conf_util.GetActionsFromConfig(loaded.Config)
 	must(err)
 	for _, action := range chosen {
-		started = time.Now()
+		started = now()
 		action.Execute(session)
 		say(string(action.Name()), started)
 	}
@@ -161,8 +169,19 @@ func cycle(filled cache.Cache, loaded *snapshot.Snapshot) {
 	framework.CloseSession(session)
 }
 
-func say(name string, started time.Time) {
-	must(out.Encode(stage{name, float64(time.Since(started).Microseconds()) / 1000}))
+func now() moment {
+	var used syscall.Rusage
+	must(syscall.Getrusage(syscall.RUSAGE_SELF, &used))
+	return moment{time.Now(), time.Duration(used.Utime.Nano() + used.Stime.Nano())}
+}
+
+func say(name string, started moment) {
+	ended := now()
+	must(out.Encode(stage{name, ms(ended.wall.Sub(started.wall)), ms(ended.cpu - started.cpu)}))
+}
+
+func ms(passed time.Duration) float64 {
+	return float64(passed.Microseconds()) / 1000
 }
 
 func counted(session *framework.Session) (seen counts) {

@@ -50,6 +50,7 @@ def _show_example() -> None:
 _TRY_NEXT = """\
 gpuyard demo --yaml > cluster.yaml      your own copy: change a quota, add a job
 gpuyard plan cluster.yaml               what would happen then
+gpuyard explain llm --cluster cluster.yaml   why that job waits, and what would let it start
 gpuyard scenario new my-rule.yaml       write down a rule as an example ...
 gpuyard scenario check my-rule.yaml     ... and have it judged"""
 

@@ -16,9 +16,11 @@ import click
 
 from gpuyard import __version__
 from gpuyard.cli.demo import demo
+from gpuyard.cli.explain import explain
 from gpuyard.cli.plan import plan
 from gpuyard.cli.scenario import scenario
 from gpuyard.cli.schema import schema
+from gpuyard.cli.what_if import what_if
 from gpuyard.errors import GpuyardError
 from gpuyard.model.text import printable
 
@@ -108,11 +110,13 @@ def cli() -> None:
     gpuyard demo                                 the core at work on an example
     gpuyard plan cluster.yaml                    what the next cycle would decide
     gpuyard plan --cluster cluster.yaml job.yaml what would happen to that job
+    gpuyard explain llm --cluster cluster.yaml   why a job waits, and the ways out
+    gpuyard what-if c.yaml --cluster cluster.yaml  what a change would make different
     gpuyard scenario check tests/scenarios/      judge rules written as examples
     """
 
 
-for command in (demo, plan, scenario, schema):
+for command in (demo, plan, explain, what_if, scenario, schema):
     cli.add_command(command)
 
 

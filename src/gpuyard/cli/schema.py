@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-KINDS = ("cluster", "job", "scenario")
+KINDS = ("cluster", "job", "change", "scenario")
 """Spelled out here, so that the help needs no reader; a test compares them with the readers' own."""
 
 

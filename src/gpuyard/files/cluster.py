@@ -36,6 +36,8 @@ class ClusterFile(msgspec.Struct, frozen=True):
 
     snapshot: Snapshot
     policy: Policy = DEFAULT
+    summed: frozenset[str] = frozenset()
+    """Queues whose GPU quota is the sum of those below them."""
 
 
 def open_file(path: Path) -> Place:
@@ -86,7 +88,7 @@ def build_cluster(spec: ClusterFileSpec, place: Place) -> ClusterFile:
     everyone = (*seated, *jobs[len(running) :])
     moves = spec.moves_last_hour or 0
     snapshot = Snapshot(nodes, tree.queues, everyone, topologies, tree.usage, NOW_MS, moves)
-    return ClusterFile(snapshot, _policy(spec, place.at("policy")))
+    return ClusterFile(snapshot, _policy(spec, place.at("policy")), tree.summed)
 
 
 def _policy(spec: ClusterFileSpec, place: Place) -> Policy:

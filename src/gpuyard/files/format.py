@@ -1,4 +1,4 @@
-"""The formats of cluster, job and scenario files, declared once.
+"""The formats of cluster, job, change and scenario files, declared once.
 
 Place in the flow: tree ─Spot─▶ shape ─**format**─▶ nodes, queues, jobs. `gpuyard schema` prints these declarations as
 JSON Schema, so the published schema cannot differ from what the readers accept. Everything optional defaults to None
@@ -117,8 +117,8 @@ class RationSpec(_Fields):
 Ration = RationSpec | Amount
 
 
-class QueueSpec(_Fields):
-    """A queue: `quota`, `limit` and `weight` are about GPUs; only queues without children hold jobs."""
+class QueueFields(_Fields):
+    """What a queue is owed and allowed; `quota`, `limit` and `weight` are about GPUs."""
 
     quota: Annotated[Amount | None, says("GPUs it is owed; 0 unless given, for a parent the sum of its children.")] = (
         None
@@ -127,7 +127,6 @@ class QueueSpec(_Fields):
     weight: Annotated[Amount | None, says("Its part of what is left over; 1 unless given.")] = None
     priority: Annotated[int | None, says("Who is served first; 100 unless given.")] = None
     parent: Annotated[Name | None, says("The queue above it, where it is not nested under `children`.")] = None
-    children: Annotated[dict[Name, QueueSpec | Amount | None] | None, says("The queues below it.")] = None
     cpu: Annotated[Ration | None, says("CPU cores; not rationed unless given.")] = None
     memory: Annotated[Ration | None, says("Host memory; not rationed unless given.")] = None
     models: Annotated[dict[Name, Ration] | None, says("GPUs of one model.", {"H100": 4})] = None
@@ -138,6 +137,12 @@ class QueueSpec(_Fields):
         Count | None, says("Tasks of its jobs that one cycle may move to make room; no bound unless given.")
     ] = None
     overcommit: Annotated[bool | None, says("True: the quotas of its children may add up to more than its own.")] = None
+
+
+class QueueSpec(QueueFields):
+    """A queue: `quota`, `limit` and `weight` are about GPUs; only queues without children hold jobs."""
+
+    children: Annotated[dict[Name, QueueSpec | Amount | None] | None, says("The queues below it.")] = None
     used: Annotated[
         Percent | None,
         says("Past use, of all GPUs; for a parent the sum of its children unless given. It lowers its part.", "40%"),
@@ -215,6 +220,14 @@ class GroupSpec(RequestFields, kw_only=True):
     min_groups: Annotated[Positive | None, says("How many of these must start; all unless given.")] = None
 
 
+class LastEvictionSpec(_Fields, kw_only=True):
+    """Why and for whom a job last had to give way."""
+
+    reason: Annotated[str, says("A reason token.", "Reclaimed")]
+    beneficiary: Annotated[Name | None, says("The job that got the place.")] = None
+    subject: Annotated[str | None, says("The queue or node it was about.")] = None
+
+
 class JobSpec(RequestFields, kw_only=True):
     """A job."""
 
@@ -244,6 +257,9 @@ class JobSpec(RequestFields, kw_only=True):
     staleness_grace: Annotated[Duration | None, says("How long its gang may be incomplete.")] = None
     stale_for: Annotated[Duration | None, says("How long its gang has been incomplete.")] = None
     last_evicted: Annotated[Duration | None, says("How long ago it was last evicted.")] = None
+    last_eviction: Annotated[
+        str | LastEvictionSpec | None, says("Why it was last evicted: a reason token, or more.", "Reclaimed")
+    ] = None
     movable: Annotated[bool | None, says("False: it is not moved to make room; true unless given.")] = None
     disruption_budget: Annotated[
         Count | None, says("Tasks of it that one cycle may move to make room; all unless given.")
@@ -306,6 +322,39 @@ class JobListSpec(_Fields, kw_only=True):
     """Several jobs to plan."""
 
     jobs: Annotated[list[JobSpec], Meta(description="The jobs, oldest first.", min_length=1)]
+
+
+class QueueChangeSpec(QueueFields):
+    """Another value for a queue that exists, or a new queue. What an existing one is not given stays as it is."""
+
+    new: Annotated[bool | None, says("True: a new queue at the top; one that names a new `parent` needs no word.")] = (
+        None
+    )
+
+
+class NodeChangesSpec(_Fields):
+    """Nodes that go and come. Names may hold ranges."""
+
+    drain: Annotated[
+        list[Name] | None, says("Nodes that take nothing new, and that what runs there must leave: [a100-1].")
+    ] = None
+    remove: Annotated[list[Name] | None, says("Nodes that are there no more: [a100-3].")] = None
+    add: Annotated[
+        list[NodeSpec] | dict[Name, NodeFields | Count | None] | None,
+        says("New nodes, as in a cluster file: a list, or a map from names.", {"h100-[1-2]": {"model": "H100"}}),
+    ] = None
+
+
+class ChangeFileSpec(_Fields):
+    """A change of a cluster, for `gpuyard what-if`."""
+
+    queues: Annotated[
+        dict[Name, QueueChangeSpec | Amount | None] | None,
+        says("Other quotas, limits and so on; a bare number is the quota.", {"vision": {"quota": 8}}),
+    ] = None
+    nodes: Annotated[NodeChangesSpec | None, says("Nodes that go and come: drain, remove, add.")] = None
+    jobs: Annotated[list[JobSpec] | None, says("New jobs, oldest first.")] = None
+    cancel: Annotated[list[Name] | None, says("Jobs that are taken away: [resnet].")] = None
 
 
 class WaitingSpec(_Fields, kw_only=True):

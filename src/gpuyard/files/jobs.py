@@ -12,8 +12,9 @@ import msgspec
 
 from gpuyard.errors import InputError
 from gpuyard.files.durations import read_duration
-from gpuyard.files.format import GroupSpec, JobSpec, RequestFields, TopologySpec
+from gpuyard.files.format import GroupSpec, JobSpec, LastEvictionSpec, RequestFields, TopologySpec
 from gpuyard.files.place import Place
+from gpuyard.files.reasons import read_token
 from gpuyard.files.requests import inherited, read_request
 from gpuyard.files.suggest import did_you_mean
 from gpuyard.model.jobs import (
@@ -26,6 +27,7 @@ from gpuyard.model.jobs import (
     TopologyRule,
 )
 from gpuyard.model.nodes import Topology
+from gpuyard.model.reasons import EVICTIONS, Reason
 
 NOW_MS: Final = 10**12
 """The moment a file describes. Files say how long ago things were, so any fixed moment will do."""
@@ -93,6 +95,7 @@ def _job(spec: JobSpec, place: Place, around: Surroundings, submitted_ago_ms: in
         last_evicted_at_ms=moment(spec.last_evicted, place.at("last_evicted")),
         movable=spec.movable is not False,
         disruption_budget=spec.disruption_budget,
+        last_eviction=_last_eviction(spec.last_eviction, place.at("last_eviction")),
     )
 
 
@@ -100,6 +103,13 @@ def moment(ago: str | None, place: Place) -> int | None:
     """When something was that is so long ago."""
     past = read_duration(ago, place)
     return None if past is None else NOW_MS - past
+
+
+def _last_eviction(spec: str | LastEvictionSpec | None, place: Place) -> Reason | None:
+    if spec is None or isinstance(spec, str):
+        return None if spec is None else Reason(read_token(spec, place, EVICTIONS))
+    token = read_token(spec.reason, place.at("reason"), EVICTIONS)
+    return Reason(token, subject=spec.subject or "", beneficiary=spec.beneficiary or "")
 
 
 def _or(value: int | None, default: int) -> int:

@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from gpuyard.errors import InputError, Where
-from gpuyard.files.format import ClusterFileSpec, ClusterSpec, NodeFields
+from gpuyard.files.format import ClusterFileSpec, ClusterSpec, NodeFields, NodeSpec
 from gpuyard.files.place import Place
 from gpuyard.model.nodes import MAX_DEVICES_PER_NODE, MIG_SLICES_PER_GPU, Device, MigSlices, Node, Taint, Topology
 from gpuyard.model.quantities import cpu_milli, memory_bytes, memory_mib
@@ -40,6 +40,13 @@ def read_nodes(spec: ClusterFileSpec, place: Place) -> tuple[Node, ...]:
     return _cluster_nodes(ClusterSpec(nodes=spec.nodes), place)
 
 
+def read_added(
+    entries: list[NodeSpec] | dict[str, NodeFields | int | None], place: Place, taken: frozenset[str]
+) -> tuple[Node, ...]:
+    """Nodes that join a cluster in which these names are taken."""
+    return _written_out(_listed_entries(entries, place), NodeFields(), taken)
+
+
 def read_topologies(spec: ClusterFileSpec, place: Place) -> tuple[Topology, ...]:
     topologies = []
     for name, levels in (spec.topologies or {}).items():
@@ -59,13 +66,21 @@ def with_hostnames(nodes: tuple[Node, ...], topologies: tuple[Topology, ...]) ->
 
 
 def _cluster_nodes(spec: ClusterSpec, place: Place) -> tuple[Node, ...]:
+    return _written_out(_entries(spec, place), spec, frozenset())
+
+
+def _written_out(
+    entries: list[tuple[str, NodeFields, Place]], defaults: NodeFields, taken: frozenset[str]
+) -> tuple[Node, ...]:
     nodes: dict[str, Node] = {}
-    for name, fields, here in _entries(spec, place):
-        merged = _merged(fields, spec)
+    for name, fields, here in entries:
+        merged = _merged(fields, defaults)
         template = _node(name, merged, here)
-        for each in _names(name, here, MAX_NODES - len(nodes)):
-            if each in nodes:
-                raise InputError(f'node "{each}" is defined twice', where=_name_where(here), fix="rename one of them")
+        for each in names_in(name, here, MAX_NODES - len(nodes) - len(taken)):
+            if each in nodes or each in taken:
+                how = "is defined twice" if each in nodes else "is in the cluster already"
+                fix = "rename one of them" if each in nodes else "give it another name, or remove the other"
+                raise InputError(f'node "{each}" {how}', where=_name_where(here), fix=fix)
             nodes[each] = msgspec.structs.replace(template, name=each)
     return tuple(nodes.values())
 
@@ -80,10 +95,16 @@ def _entries(spec: ClusterSpec, place: Place) -> list[tuple[str, NodeFields, Pla
             if count > MAX_NODES:
                 raise here.error(f"{count} nodes are more than {MAX_NODES}", "check the number")
             return [(f"node-[1-{count}]", NodeFields(), place)]
-        case list(entries):
-            return [(entry.name, entry, here.at(index)) for index, entry in enumerate(entries)]
-        case mapping:
-            return [(name, _from_short(fields), here.at(name)) for name, fields in mapping.items()]
+        case entries:
+            return _listed_entries(entries, here)
+
+
+def _listed_entries(
+    entries: list[NodeSpec] | dict[str, NodeFields | int | None], place: Place
+) -> list[tuple[str, NodeFields, Place]]:
+    if isinstance(entries, list):
+        return [(entry.name, entry, place.at(index)) for index, entry in enumerate(entries)]
+    return [(name, _from_short(fields), place.at(name)) for name, fields in entries.items()]
 
 
 def _from_short(fields: NodeFields | int | None) -> NodeFields:
@@ -99,7 +120,7 @@ def _merged(fields: NodeFields, defaults: NodeFields) -> NodeFields:
     return NodeFields(**{name: getattr(defaults, name) if value is None else value for name, value in values.items()})
 
 
-def _names(name: str, place: Place, room: int) -> list[str]:
+def names_in(name: str, place: Place, room: int) -> list[str]:
     """`a-[1-3]` → a-1, a-2, a-3; `a-[01-12]` keeps the zeros; several ranges multiply."""
     names = [""]
     rest = name

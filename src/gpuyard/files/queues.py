@@ -6,7 +6,7 @@ here nesting, short forms and defaults are written out. Invariant: what is retur
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal
 from typing import Final
 
@@ -14,8 +14,9 @@ import msgspec
 
 from gpuyard.errors import InputError, QuantityError, QueueTreeError, Where
 from gpuyard.files.durations import read_duration
-from gpuyard.files.format import Amount, ClusterFileSpec, QueueSpec, RationSpec
+from gpuyard.files.format import Amount, ClusterFileSpec, QueueChangeSpec, QueueFields, QueueSpec, RationSpec
 from gpuyard.files.place import Place
+from gpuyard.files.suggest import did_you_mean
 from gpuyard.model.quantities import CPU, GPU, MEMORY, MILLI, cpu_milli, gpu_model_resource, memory_bytes, milli
 from gpuyard.model.queue_rules import validate_queues
 from gpuyard.model.queues import (
@@ -39,6 +40,8 @@ class QueueTree(msgspec.Struct, frozen=True):
 
     queues: tuple[Queue, ...]
     usage: tuple[QueueUsage, ...] = ()
+    summed: frozenset[str] = frozenset()
+    """Queues that say no GPU quota: they are owed what those below them are owed together."""
 
     @property
     def leaves(self) -> tuple[str, ...]:
@@ -54,17 +57,21 @@ class _Entry(msgspec.Struct, frozen=True):
     spec: QueueSpec
     place: Place
 
+    def queue(self, order: int) -> Queue:
+        return _queue(self.name, self.parent, self.spec, self.place, order)
+
 
 def read_queues(spec: ClusterFileSpec, place: Place) -> QueueTree:
     """The tree of a file; without one, a single queue that is owed all it asks for."""
     if not spec.queues:
         return QueueTree((Queue(DEFAULT_QUEUE, shares=(QueueShare(GPU),)),))
     entries = _entries(spec.queues, None, place.at("queues"))
-    queues = _with_sums(entries)
+    summed = frozenset(entry.name for entry in entries if entry.spec.quota is None)
+    queues = with_sums([entry.queue(order) for order, entry in enumerate(entries)], summed)
     problems = validate_queues(queues, _locator(entries))
     if problems:
         raise QueueTreeError(tuple(sorted(problems, key=_line)))
-    return QueueTree(queues, _past_use(entries))
+    return QueueTree(queues, _past_use(entries), summed)
 
 
 def _line(problem: InputError) -> tuple[int, int]:
@@ -112,11 +119,10 @@ def _steps(resource: str) -> tuple[str, ...]:
     return ("other", resource)
 
 
-def _queue(entry: _Entry, order: int) -> Queue:
-    spec, place = entry.spec, entry.place
+def _queue(name: str, parent: str | None, spec: QueueFields, place: Place, order: int) -> Queue:
     return Queue(
-        name=entry.name,
-        parent=entry.parent,
+        name=name,
+        parent=parent,
         shares=_shares(spec, place),
         priority=DEFAULT_QUEUE_PRIORITY if spec.priority is None else spec.priority,
         order=order,
@@ -127,17 +133,21 @@ def _queue(entry: _Entry, order: int) -> Queue:
     )
 
 
-def _shares(spec: QueueSpec, place: Place) -> tuple[QueueShare, ...]:
-    shares = [_share(GPU, RationSpec(quota=spec.quota, limit=spec.limit, weight=spec.weight), milli, place)]
+def _shares(spec: QueueFields, place: Place) -> tuple[QueueShare, ...]:
+    return tuple(_share(*ration) for ration in _rations(spec, place))
+
+
+def _rations(spec: QueueFields, place: Place) -> Iterator[tuple[str, RationSpec | Amount, Convert, Place]]:
+    """Every resource a queue speaks of, GPUs first, and how amounts of it are read."""
+    yield GPU, RationSpec(quota=spec.quota, limit=spec.limit, weight=spec.weight), milli, place
     if spec.cpu is not None:
-        shares.append(_share(CPU, spec.cpu, cpu_milli, place.at("cpu")))
+        yield CPU, spec.cpu, cpu_milli, place.at("cpu")
     if spec.memory is not None:
-        shares.append(_share(MEMORY, spec.memory, memory_bytes, place.at("memory")))
+        yield MEMORY, spec.memory, memory_bytes, place.at("memory")
     for model, ration in (spec.models or {}).items():
-        shares.append(_share(gpu_model_resource(model), ration, milli, place.at("models", model)))
+        yield gpu_model_resource(model), ration, milli, place.at("models", model)
     for name, ration in (spec.other or {}).items():
-        shares.append(_share(name, ration, _whole_units, place.at("other", name)))
-    return tuple(shares)
+        yield name, ration, _whole_units, place.at("other", name)
 
 
 def _share(resource: str, ration: RationSpec | Amount, convert: Convert, place: Place) -> QueueShare:
@@ -166,13 +176,12 @@ def _whole_units(value: Amount, what: str) -> int:
     return thousandths // MILLI
 
 
-def _with_sums(entries: list[_Entry]) -> tuple[Queue, ...]:
+def with_sums(queues: list[Queue], summed: frozenset[str]) -> tuple[Queue, ...]:
     """A queue that says no GPU quota is owed what its children are owed together: without children nothing."""
-    queues = [_queue(entry, order) for order, entry in enumerate(entries)]
     below: dict[str | None, int | None] = {}
-    for at in _deepest_first(entries):
+    for at in _deepest_first(queues):
         queue = queues[at]
-        if entries[at].spec.quota is None:
+        if queue.name in summed:
             queue = queues[at] = _owing(queue, below.get(queue.name, 0))
         below[queue.parent] = _sum(below.get(queue.parent, 0), queue.share(GPU).quota)
     return tuple(queues)
@@ -187,7 +196,7 @@ def _sum(a: int | None, b: int | None) -> int | None:
     return None if a is None or b is None else a + b
 
 
-def _deepest_first(entries: list[_Entry]) -> list[int]:
+def _deepest_first(entries: Sequence[_Entry | Queue]) -> list[int]:
     """Positions of all queues, children before their parents."""
     parents = {entry.name: entry.parent for entry in entries}
     return sorted(range(len(entries)), key=lambda at: -_depth(entries[at].name, parents))
@@ -199,6 +208,87 @@ def _depth(name: str, parents: dict[str, str | None]) -> int:
     while above is not None and depth <= MAX_QUEUE_DEPTH:
         depth, above = depth + 1, parents.get(above)
     return depth
+
+
+# ------------------------------------------------------------------------------------------------------------ changes
+
+
+def changed_queues(
+    specs: dict[str, QueueChangeSpec | Amount | None], place: Place, tree: QueueTree, busy: frozenset[str]
+) -> QueueTree:
+    """The tree after the changes a file asks for; `busy` are the queues that hold jobs."""
+    queues = {queue.name: queue for queue in tree.queues}
+    summed = set(tree.summed)
+    for name, short in specs.items():
+        here = place.at(name)
+        spec = short if isinstance(short, QueueChangeSpec) else QueueChangeSpec(quota=short)
+        if spec.parent in busy:
+            what = f'queue "{spec.parent}" holds jobs, so no queue can be below it'
+            raise here.at("parent").error(what, "name another parent, or cancel its jobs")
+        known = queues.get(name)
+        queues[name] = _changed(known, spec, here) if known else _newcomer(name, spec, here, queues)
+        summed = summed - {name} if spec.quota is not None else summed if known else summed | {name}
+    changed = with_sums(list(queues.values()), frozenset(summed))
+    problems = validate_queues(changed, _change_locator(changed, place))
+    if problems:
+        raise QueueTreeError(tuple(sorted(problems, key=_line)))
+    return QueueTree(changed, tree.usage, frozenset(summed))
+
+
+def _newcomer(name: str, spec: QueueChangeSpec, place: Place, queues: dict[str, Queue]) -> Queue:
+    """A new queue, which has to be called new: else a slip of the pen would make one."""
+    if not spec.new and spec.parent is None:
+        what = f'there is no queue "{name}"{did_you_mean(name, queues)}'
+        fix = "name one that exists; a new queue says its parent, or new: true"
+        raise InputError(what, where=place.where_key, fix=fix)
+    return _queue(name, spec.parent, spec, place, order=1 + max((queue.order for queue in queues.values()), default=-1))
+
+
+def _changed(queue: Queue, spec: QueueChangeSpec, place: Place) -> Queue:
+    """A queue with other values where some are given."""
+    if spec.new:
+        fix = "leave new out to change it, or give the new queue another name"
+        raise InputError(f'queue "{queue.name}" exists already', where=place.at("new").where_key, fix=fix)
+    if spec == QueueChangeSpec():
+        fix = f"write what changes: {queue.name}: {{quota: 8}}"
+        raise InputError(f'nothing about queue "{queue.name}" changes', where=place.where_key, fix=fix)
+    written = _queue(queue.name, spec.parent, spec, place, queue.order)
+    given = {
+        "parent": spec.parent,
+        "priority": spec.priority,
+        "reclaim_min_runtime_ms": written.reclaim_min_runtime_ms,
+        "preempt_min_runtime_ms": written.preempt_min_runtime_ms,
+        "disruption_budget": spec.disruption_budget,
+        "overcommit": spec.overcommit,
+    }
+    values = {name: value for name, value in given.items() if value is not None}
+    return msgspec.structs.replace(queue, shares=_changed_shares(queue, spec, place), **values)
+
+
+def _changed_shares(queue: Queue, spec: QueueFields, place: Place) -> tuple[QueueShare, ...]:
+    shares = {share.resource: share for share in queue.shares}
+    for resource, ration, convert, here in _rations(spec, place):
+        asked = ration if isinstance(ration, RationSpec) else RationSpec(quota=ration)
+        written = _share(resource, asked, convert, here)
+        fields = {"quota": "quota", "limit": "limit", "weight": "weight_milli", "priority": "priority"}
+        given = {to: getattr(written, to) for name, to in fields.items() if getattr(asked, name) is not None}
+        if given or resource not in shares:
+            shares[resource] = msgspec.structs.replace(shares.get(resource, QueueShare(resource)), **given)
+    return tuple(shares.values())
+
+
+def _change_locator(queues: Sequence[Queue], place: Place) -> Callable[[int, str, str], Where | None]:
+    """Where a change is written; what is wrong about a queue it does not name came about by the queue above it."""
+
+    def locate(position: int, field: str, resource: str) -> Where | None:
+        queue = queues[position]
+        named = place.at(queue.name)
+        if named is place:
+            return place.at(queue.parent or "").where_key
+        found = named.at(*_steps(resource), field) if field else named
+        return named.where_key if found is named else found.where
+
+    return locate
 
 
 # ----------------------------------------------------------------------------------------------------------- past use

@@ -16,6 +16,7 @@ from gpuyard.errors import InputError, QuantityError
 from gpuyard.files.cluster import ClusterFile, build_cluster, open_file
 from gpuyard.files.format import Amount, EvictedSpec, ExpectSpec, PlacesSpec, ScenarioFileSpec, WaitingSpec
 from gpuyard.files.place import Place
+from gpuyard.files.reasons import read_token
 from gpuyard.files.shape import shaped
 from gpuyard.files.suggest import did_you_mean
 from gpuyard.model.jobs import TaskState
@@ -178,13 +179,13 @@ def _wait(job: str, wanted: str | list[str] | WaitingSpec | None, place: Place) 
     if wanted is None:
         return ExpectedWait(job)
     if isinstance(wanted, WaitingSpec):
-        token = _token(wanted.reason, place.at("reason"))
+        token = read_token(wanted.reason, place.at("reason"))
         _check_amount(wanted.have, place.at("have"))
         _check_amount(wanted.need, place.at("need"))
         return ExpectedWait(job, (token,), wanted.have, wanted.need, wanted.subject, wanted.never)
     if isinstance(wanted, str):
-        return ExpectedWait(job, (_token(wanted, place),))
-    return ExpectedWait(job, tuple(_token(word, place.at(index)) for index, word in enumerate(wanted)))
+        return ExpectedWait(job, (read_token(wanted, place),))
+    return ExpectedWait(job, tuple(read_token(word, place.at(index)) for index, word in enumerate(wanted)))
 
 
 def _check_amount(written: Amount | None, place: Place) -> None:
@@ -205,19 +206,9 @@ def _eviction(job: str, wanted: str | EvictedSpec | None, place: Place) -> Expec
     if wanted is None:
         return ExpectedEviction(job)
     if isinstance(wanted, str):
-        return ExpectedEviction(job, _token(wanted, place))
+        return ExpectedEviction(job, read_token(wanted, place))
     shortfall = None
     if wanted.shortfall is not None:
         shortfall = place.at("shortfall").read(milli, wanted.shortfall, "shortfall")
-    token = _token(wanted.reason, place.at("reason"))
+    token = read_token(wanted.reason, place.at("reason"))
     return ExpectedEviction(job, token, wanted.beneficiary, shortfall, wanted.tasks)
-
-
-def _token(word: str, place: Place) -> Token:
-    try:
-        return Token(word)
-    except ValueError:
-        words = [token.value for token in Token]
-        raise place.error(
-            f'"{word}" is not a reason{did_you_mean(word, words)}', f"reasons: {', '.join(words)}"
-        ) from None

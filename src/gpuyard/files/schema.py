@@ -6,13 +6,14 @@ from typing import Any, Final
 
 import msgspec
 
-from gpuyard.files.format import ClusterFileSpec, JobListSpec, JobSpec, ScenarioFileSpec
+from gpuyard.files.format import ChangeFileSpec, ClusterFileSpec, JobListSpec, JobSpec, ScenarioFileSpec
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 
 _SPECS: Final[dict[str, tuple[str, Any]]] = {
     "cluster": ("A cluster for gpuyard", ClusterFileSpec),
     "job": ("A job, or a list of jobs, for gpuyard plan", JobSpec | JobListSpec),
+    "change": ("A change of a cluster, for gpuyard what-if", ChangeFileSpec),
     "scenario": ("A golden scenario for gpuyard scenario check", ScenarioFileSpec),
 }
 
@@ -20,7 +21,7 @@ KINDS: Final = tuple(_SPECS)
 
 
 def json_schema(kind: str) -> dict[str, Any]:
-    """The schema of `cluster`, `job` or `scenario` files."""
+    """The schema of `cluster`, `job`, `change` or `scenario` files."""
     title, spec = _SPECS[kind]
     parts = spec.__args__ if kind == "job" else (spec,)
     (*roots,), definitions = msgspec.json.schema_components(parts, ref_template="#/$defs/{name}")

@@ -34,12 +34,14 @@ _OTHER_WORDS: Final = {
     "node_selector": "selector",
     "deserved": "quota",
     "usage": "used",
+    "pending": "jobs",
 }
 """What other schedulers call a field of ours."""
 
 _FIELDS_OF_KIND: Final = {
     "cluster file": frozenset(ClusterFileSpec.__struct_fields__),
     "job file": frozenset({"job", "jobs"}),
+    "change file": frozenset({"cancel"}),
     "scenario": frozenset({"rule", "expect"}),
 }
 """Fields that tell at the top of a file which kind it is."""

@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 
 from gpuyard.model.quantities import MILLI
+from gpuyard.model.reasons import Reason
 
 DEFAULT_PRIORITY: Final = 50
 MAX_TASKS_PER_JOB: Final = 100_000
@@ -204,5 +205,7 @@ class Job(msgspec.Struct, frozen=True, gc=False):
     last_evicted_at_ms: int | None = None
     movable: bool = True
     """False opts out of consolidation."""
+    last_eviction: Reason | None = None
+    """Why, and for whom, it was last evicted."""
     disruption_budget: int | None = None
     """How many of its tasks one cycle may move; None: all of them."""

@@ -36,6 +36,16 @@ class Token(enum.StrEnum):
     RUN_LIMIT = "RunLimit"
 
 
+EVICTIONS: Final = (
+    Token.RECLAIMED,
+    Token.PREEMPTED,
+    Token.MOVED,
+    Token.STALE,
+    Token.DRAINED,
+    Token.RUN_LIMIT,
+)
+"""Those for which a running task must give way."""
+
 TASKS: Final = "tasks"
 GPU_MEMORY: Final = "gpu-memory"
 MIG_PREFIX: Final = "mig-"

@@ -5,14 +5,30 @@ Place in the flow: Plan ─Action, Reason─▶ **text** ─sentence─▶ a per
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
+from gpuyard.model.difference import Moved, NowWaiting, Started, Stopped
+from gpuyard.model.explanation import (
+    Cost,
+    Edit,
+    Effect,
+    Explanation,
+    Field,
+    Forecast,
+    QueueStanding,
+    Rank,
+    Standing,
+    Stay,
+    WayOut,
+)
+from gpuyard.model.jobs import TaskState
 from gpuyard.model.plan import Action, Bind, Evict, Move, Promise, Resize
 from gpuyard.model.quantities import CPU, GPU, MEMORY, MILLI, format_amount
 from gpuyard.model.reasons import CLUSTER, GPU_MEMORY, MIG_PREFIX, TASKS, Reason, Token
 
 MAX_HOLDERS_SHOWN: Final = 5
+MAX_NAMES_SHOWN: Final = 4
 
 
 def printable(text: str) -> str:
@@ -222,8 +238,8 @@ def _preempted(reason: Reason) -> str:
 
 
 def _moved(reason: Reason) -> str:
-    for_whom = f' for job "{reason.beneficiary}"' if reason.beneficiary else ""
-    return f"is moved to make room{for_whom}; it starts again there"
+    why = f'make room for job "{reason.beneficiary}"' if reason.beneficiary else "leave its node free for larger jobs"
+    return f"is moved to {why}; it starts again there"
 
 
 def _stale(reason: Reason) -> str:
@@ -233,7 +249,7 @@ def _stale(reason: Reason) -> str:
 
 
 def _drained(reason: Reason) -> str:
-    return f"{_subject(reason, 'node', 'its node')} is being drained or lost: it starts again elsewhere"
+    return f"{_subject(reason, 'node', 'its node')} is being drained or lost: it starts again where there is room"
 
 
 def _run_limit(reason: Reason) -> str:
@@ -287,3 +303,225 @@ def _place(action: Bind | Promise | Move) -> str:
     if not devices:
         return action.node
     return f"{action.node} ({_plural('GPU', len(devices) * MILLI)} {', '.join(map(str, devices))})"
+
+
+# ----------------------------------------------------------------------------------------------------- explanations
+
+
+_STANDINGS: Final[dict[Standing, str]] = {
+    Standing.RUNNING: "runs",
+    Standing.STARTING: "starts with the next plan",
+    Standing.PROMISED: "has a place that is being freed, and starts there as soon as that is done",
+    Standing.WAITING: "waits; waiting can help",
+    Standing.NEVER: "waits, and waiting alone cannot help: it, its queue or the cluster must change",
+    Standing.EVICTED: "must give its place away",
+    Standing.MOVING: "runs, and moves to another place",
+    Standing.ENDING: "is ending; its place is soon free",
+    Standing.FINISHED: "is over; submit it again to run it again",
+    Standing.GATED: "is held back by its owner, who has to release it first",
+}
+
+
+def standing_text(standing: Standing) -> str:
+    """Where a job stands, as the end of a sentence that begins with its name."""
+    return _STANDINGS[standing]
+
+
+def explanation_text(explanation: Explanation) -> str:
+    """The shortest answer: where a job stands, and the first thing in its way."""
+    said = f"{explanation.job} {standing_text(explanation.standing)}"
+    return f"{said}: {reason_text(explanation.blockers[0])}" if explanation.blockers else said
+
+
+def rank_text(rank: Rank) -> str:
+    """`3rd of 8 jobs of queue "ads" that want a place; before it: a, b`."""
+    place = f'{_ordinal(rank.position)} of {rank.waiting} {_jobs(rank.waiting)} of queue "{rank.queue}"'
+    want = "wants" if rank.waiting == 1 else "want"
+    ahead = f"; before it: {names_text(rank.ahead, rank.position - 1)}" if rank.ahead else ""
+    return f"{place} that {want} a place{ahead}"
+
+
+def queue_text(queue: QueueStanding) -> str:
+    """`holds 10 of 8 GPUs owed (2 borrowed), limit 12, fair share 10, 4 more wanted`."""
+    parts = [
+        f"holds {_milli(queue.held_milli)} {_owed(queue)}",
+        f"limit {_milli(queue.limit_milli)}" if queue.limit_milli is not None else "",
+        f"fair share {_milli(queue.fair_share_milli)}",
+        f"{_milli(queue.asked_milli)} more wanted" if queue.asked_milli else "",
+    ]
+    return ", ".join(part for part in parts if part)
+
+
+def _owed(queue: QueueStanding) -> str:
+    if queue.owed_milli is None:
+        return "and is owed all it asks for"
+    borrowed = queue.held_milli - queue.owed_milli
+    return f"of {_milli(queue.owed_milli)} owed{f' ({_milli(borrowed)} borrowed)' if borrowed > 0 else ''}"
+
+
+def stay_text(stay: Stay, now_ms: int) -> str:
+    """`2 tasks on node-1 (GPUs 0, 1), for 3h`."""
+    held = f"{stay.tasks} {_tasks(stay.tasks)} on {stay.node}"
+    gpus = f" ({_plural('GPU', len(stay.devices) * MILLI)} {', '.join(map(str, stay.devices))})" if stay.devices else ""
+    since = f", for {duration_text(now_ms - stay.since_ms)}" if stay.since_ms else ""
+    return f"{held}{gpus}{since}{_STATES.get(stay.state, '')}"
+
+
+_STATES: Final[dict[TaskState, str]] = {
+    TaskState.PROMISED: ", as soon as the place is free",
+    TaskState.FREEING: ", ending",
+    TaskState.STUCK: ", ending for too long",
+}
+
+_PLACEMENTS: Final = {
+    "bin-pack": "the fullest node that has room",
+    "spread": "the emptiest node that has room",
+    "best-fit": "the node that is left with least",
+    "fragmentation-gradient": "the node whose rest stays most useful",
+    "topology": "nodes close to each other, the fullest first",
+    "keep-whole-nodes-free": "the fullest node that has room, so that others stay whole",
+}
+
+
+def placement_text(placement: str) -> str:
+    """The rule by which nodes are chosen."""
+    return f"by {placement}: {_PLACEMENTS.get(placement, 'the node this policy likes best')}"
+
+
+def eviction_text(explanation: Explanation, now_ms: int) -> str:
+    """When and why a job was last evicted; empty where it was not."""
+    at_ms, reason = explanation.last_evicted_at_ms, explanation.last_eviction
+    if at_ms is None and reason is None:
+        return ""
+    when = f" {duration_text(now_ms - at_ms)} ago" if at_ms is not None else " before"
+    return f"was evicted{when}{f': {reason_text(reason)}' if reason else ''}"
+
+
+def forecast_text(forecast: Forecast, now_ms: int) -> str:
+    soon, late = (duration_text(max(0, at_ms - now_ms)) for at_ms in (forecast.p50_ms, forecast.p90_ms))
+    return f"starts by itself in about {soon}, almost surely within {late}"
+
+
+# --------------------------------------------------------------------------------------------------------- ways out
+
+
+def way_text(way: WayOut) -> str:
+    """What to do, as a sentence without its full stop."""
+    said = _list([_EDITS[edit.field](edit) for edit in way.edits if edit.field is not Field.ENDS])
+    ending = [edit.subject for edit in way.edits if edit.field is Field.ENDS]
+    if ending:
+        said = f"wait until {_list(ending)} {'has' if len(ending) == 1 else 'have'} ended"
+    return f"{said}; it then starts as soon as its place is free" if way.promised else said
+
+
+def costs_text(costs: tuple[Cost, ...]) -> str:
+    """Whom it costs: `nobody`, or `a must stop, b and c wait instead`."""
+    parts = []
+    for effect, one, many in (
+        (Effect.EVICTED, "must stop", "must stop"),
+        (Effect.MOVED, "must move", "must move"),
+        (Effect.WAITS, "waits instead", "wait instead"),
+    ):
+        names = [cost.job for cost in costs if cost.effect is effect]
+        if names:
+            parts.append(f"{names_text(tuple(names), len(names))} {one if len(names) == 1 else many}")
+    return ", ".join(parts) or "nobody"
+
+
+def _asks(edit: Edit) -> str:
+    instead = format_amount(edit.resource, edit.before)
+    return f"ask for {amount_text(edit.resource, edit.after)} a task{_in_group(edit)} instead of {instead}"
+
+
+def _fewer(edit: Edit) -> str:
+    return f"run it with {edit.after} {_tasks(edit.after)}{_in_group(edit)} instead of {edit.before}"
+
+
+def _gang(edit: Edit) -> str:
+    together = f"let {edit.after} {_tasks(edit.after)}{_in_group(edit)} start together instead of {edit.before}"
+    return f"{together} (gang: {edit.after})"
+
+
+def _other_model(edit: Edit) -> str:
+    return f"accept GPUs of model {_list(list(edit.models))}{_in_group(edit)}"
+
+
+def _make_preemptible(edit: Edit) -> str:
+    return "make it preemptible, so that it may borrow"
+
+
+def _raise(edit: Edit) -> str:
+    amounts = f"from {format_amount(edit.resource, edit.before)} to {amount_text(edit.resource, edit.after)}"
+    return f'raise the {edit.field} of queue "{edit.subject}" {amounts}'
+
+
+def _in_group(edit: Edit) -> str:
+    return f" of group {edit.group}" if edit.group else ""
+
+
+_EDITS: Final[dict[Field, Callable[[Edit], str]]] = {
+    Field.ASKS: _asks,
+    Field.TASKS: _fewer,
+    Field.GANG: _gang,
+    Field.MODEL: _other_model,
+    Field.PREEMPTIBLE: _make_preemptible,
+    Field.QUOTA: _raise,
+    Field.LIMIT: _raise,
+}
+
+
+# ------------------------------------------------------------------------------------------------------ differences
+
+
+def started_text(entry: Started) -> str:
+    when = " as soon as the place is free" if entry.promised else ""
+    return f"starts {entry.tasks} {_tasks(entry.tasks)} on {_list(list(entry.nodes))}{when}"
+
+
+def stopped_text(entry: Stopped) -> str:
+    why = reason_text(entry.reason) if entry.reason else "it is cancelled"
+    return f"stops {entry.tasks} {_tasks(entry.tasks)} on {_list(list(entry.nodes))}: {why}"
+
+
+def moved_text(entry: Moved) -> str:
+    route = f"from {_list(list(entry.sources))} to {_list(list(entry.nodes))}"
+    if entry.reason is None:
+        return f"starts elsewhere: {entry.tasks} {_tasks(entry.tasks)} {route}"
+    return f"moves {entry.tasks} {_tasks(entry.tasks)} {route}: {reason_text(entry.reason)}"
+
+
+def now_waiting_text(entry: NowWaiting) -> str:
+    return f"waits{' for more tasks' if entry.more_tasks else ''}: {waiting_text(entry.reasons)}"
+
+
+# ------------------------------------------------------------------------------------------------------------ words
+
+
+def names_text(names: tuple[str, ...], count: int) -> str:
+    """The first few names, and how many more there are."""
+    shown = names[:MAX_NAMES_SHOWN]
+    more = count - len(shown)
+    return f"{', '.join(shown)} and {more} more" if more > 0 else _list(list(shown))
+
+
+def _list(words: Iterable[str]) -> str:
+    """`a`, `a and b`, `a, b and c`."""
+    *first, last = list(words) or [""]
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def _ordinal(number: int) -> str:
+    teen = 10 <= number % 100 <= 20
+    return f"{number}{'th' if teen else {1: 'st', 2: 'nd', 3: 'rd'}.get(number % 10, 'th')}"
+
+
+def _tasks(count: int) -> str:
+    return "task" if count == 1 else "tasks"
+
+
+def _jobs(count: int) -> str:
+    return "job" if count == 1 else "jobs"
+
+
+def _milli(amount_milli: int) -> str:
+    return format_amount(GPU, amount_milli)

@@ -38,11 +38,16 @@ def snapshot_of(scenario: Scenario, defaults: Defaults) -> Snapshot:
 
 
 def _being_freed(jobs: tuple[Job, ...]) -> Iterator[Job]:
-    """Whoever leaves the places that tasks were promised: the format names only those who wait for them."""
+    """Whoever leaves the places that tasks were promised, where the file names only those who wait for them."""
+    tasks = [task for job in jobs for task in job.tasks if task.state is TaskState.FREEING]
+    known = {(task.node, share.device) for task in tasks for share in task.shares}
     for job in jobs:
         for task in job.tasks:
             if task.state is TaskState.PROMISED and task.shares:
-                devices = [share.device for share in task.shares if not share.mig]
+                held = [share.device for share in task.shares if not share.mig]
+                devices = [device for device in held if (task.node, device) not in known]
+                if not devices:
+                    continue
                 leaving = Task(
                     f"{task.id} (its place)",
                     Request(devices=len(devices)),

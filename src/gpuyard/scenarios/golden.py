@@ -202,10 +202,20 @@ def _eviction_mismatches(expected: ExpectedEviction, outcome: Outcome) -> Iterat
 
 
 def _shortfall_mismatch(expected: ExpectedEviction, outcome: Outcome) -> Iterator[str]:
-    got = _shortfall_milli(outcome.job(expected.job).queue, outcome)
+    queue = outcome.job(expected.job).queue
+    got, told = _shortfall_milli(queue, outcome), _told_shortfall_milli(queue, outcome)
     if got != expected.shortfall_milli:
         wanted = format_milli(expected.shortfall_milli or 0)
         yield f"{expected.job}: expected its queue to be {wanted} GPUs short, got {format_milli(got)}"
+    if told != got:
+        yield f"{expected.job}: its queue is {format_milli(got)} GPUs short, but the plan says {format_milli(told)}"
+
+
+def _told_shortfall_milli(queue: str, outcome: Outcome) -> int:
+    """What the reasons of a queue's evictions say; tasks that go as one block have one reason."""
+    mine = {job.id for job in outcome.snapshot.jobs if job.queue == queue}
+    going = [action for action in outcome.plan.actions if isinstance(action, Evict) and action.job in mine]
+    return sum(reason.shortfall for _, reason in dict.fromkeys((action.job, action.reason) for action in going))
 
 
 def _shortfall_milli(queue: str, outcome: Outcome) -> int:

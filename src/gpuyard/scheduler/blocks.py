@@ -6,7 +6,7 @@ checkpoint and by starting again; of equal costs the fewer jobs.
 
 from __future__ import annotations
 
-from collections import ChainMap, Counter
+from collections import ChainMap
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from heapq import merge
@@ -74,6 +74,16 @@ class Blocks:
             if job.preemptible and not placed.moves and not placed.withdrawn and job.id not in beneficiaries:
                 found.setdefault(job.id, {})[placed.task.id] = placed
         return found
+
+    @cached_property
+    def _unstarted_in(self) -> set[str]:
+        return {self._draft.ledger.jobs[id].queue for id in self.unstarted}
+
+    def any_in(self, leaf: int) -> bool:
+        """Whether anything of a queue could give way."""
+        return bool(self._draft.ledger.yielders[leaf].jobs) or (
+            self._draft.queues.frames[leaf].name in self._unstarted_in
+        )
 
     def as_placed(self, id: str) -> Job:
         """A job as if what this cycle has given it ran already."""
@@ -246,21 +256,26 @@ class InTurn:
         self._left = _by_rank(counted)
 
     def allows(self, blocks: Sequence[Block]) -> bool:
-        within = all(self._left[rank] >= size for rank, size in _by_rank(blocks).items())
-        return within and self._judge.allows(blocks)
+        left = self._left
+        for rank, size in _by_rank(blocks).items():
+            if left.get(rank, 0) < size:
+                return False
+        return self._judge.allows(blocks)
 
     def take(self, blocks: Sequence[Block]) -> None:
-        self._left.subtract(_by_rank(blocks))
+        for rank, size in _by_rank(blocks).items():
+            self._left[rank] -= size
         self._judge.take(blocks)
 
     def shortfall(self, more: Sequence[Block] = ()) -> int:
         return self._judge.shortfall(more)
 
 
-def _by_rank(blocks: Sequence[Block]) -> Counter[tuple[int, int, bool]]:
-    sizes: Counter[tuple[int, int, bool]] = Counter()
+def _by_rank(blocks: Sequence[Block]) -> dict[tuple[int, int, bool], int]:
+    sizes: dict[tuple[int, int, bool], int] = {}
     for block in blocks:
-        sizes[block.leaf, block.job.priority, block.surplus] += block.amounts[GPU_AT] or 1
+        rank = (block.leaf, block.job.priority, block.surplus)
+        sizes[rank] = sizes.get(rank, 0) + (block.amounts[GPU_AT] or 1)
     return sizes
 
 

@@ -22,9 +22,10 @@ from gpuyard.scheduler.jobbook import Waiter
 from gpuyard.scheduler.resources import GPU_AT
 from gpuyard.scheduler.search import Search
 from gpuyard.scheduler.shapes import Shape
+from gpuyard.scheduler.small_sets import FEW_BLOCKS
 from gpuyard.scheduler.yielding import started_at_ms, stay_key
 
-NODES_LOOKED_AT: Final = 64
+NODES_LOOKED_AT: Final = 24
 """Of the nodes that lack least, so many are priced for one job; for a gang as many more as it has tasks."""
 
 ATTEMPTS: Final = 8
@@ -45,6 +46,7 @@ class Consolidate:
         self.blocks = Blocks(draft)
         self.budget = draft.policy.consolidation
         self.moves_left = _moves_left(draft)
+        self._on_node: dict[int, list[Block]] = {}
         self.moved: dict[str, int] = {}
         """Tasks moved so far, per queue and per job."""
 
@@ -64,7 +66,7 @@ class Consolidate:
         """Place a job by moving others. Only a job that may itself be preempted makes others move."""
         if waiter.firm or self.moves_left <= 0 or not self._enough_in_total(waiter):
             return False
-        if self._borrows(waiter) not in self.serves:
+        if self.borrows(waiter) not in self.serves:
             return False
         avoided: set[int] = set()
         for _ in range(ATTEMPTS):
@@ -72,11 +74,29 @@ class Consolidate:
             if Search(self.draft, waiter, rules, everyone).run():
                 return True
             if rules.tried <= avoided:
-                return False
+                break
             avoided |= rules.tried
-        return False
+        return self._by_chains(waiter, everyone)
 
-    def _borrows(self, waiter: Waiter) -> bool:
+    def _by_chains(self, waiter: Waiter, everyone: Everyone) -> bool:
+        """Where little runs at all: also moves off nodes that are none for the job, to make room for who moves."""
+        if sum(len(yielders.jobs) for yielders in self.draft.ledger.yielders) > FEW_BLOCKS:
+            return False
+        rules = AnyNode(self, waiter, set())
+        blocks = list(rules.blocks())
+        for index, block in enumerate(blocks):
+            block.index = index
+        return Search(self.draft, waiter, rules, everyone).try_every_set(blocks)
+
+    def is_under_fed(self, leaf: int) -> bool:
+        """Whether a queue holds less than it is owed of something that it asks for."""
+        queues = self.draft.queues
+        return any(
+            queues.asked[leaf][position] and queues.held[leaf][position] < quota
+            for position, quota in queues.frames[leaf].quotas
+        )
+
+    def borrows(self, waiter: Waiter) -> bool:
         """Whether the job would take its queue, or one above it, beyond what it is owed."""
         queues = self.draft.queues
         return any(
@@ -99,12 +119,14 @@ class Consolidate:
         most = self.budget.max_price
         if most is not None and sum(block.cost // WORK for block in blocks) > most * 1000:
             return False
-        return all(self._within(name, most, blocks) for name, most in self._budgets(blocks).items())
+        budgets = self._budgets(blocks)
+        return not budgets or all(self._within(name, most, blocks) for name, most in budgets.items())
 
     def _budgets(self, blocks: Sequence[Block]) -> dict[str, int]:
         budgets: dict[str, int] = {}
+        frames = self.draft.queues.frames
         for block in blocks:
-            queue = self.draft.queues.frames[block.leaf].queue.disruption_budget
+            queue = frames[block.leaf].queue.disruption_budget
             if queue is not None:
                 budgets[block.job.queue] = queue
             if block.job.disruption_budget is not None:
@@ -122,6 +144,13 @@ class Consolidate:
 
     def blocks_on(self, position: int) -> Iterator[Block]:
         """What could be moved off a node."""
+        known = self._on_node.get(position)
+        if known is None:
+            known = self._on_node[position] = list(self._find_blocks(position))
+        disturbed = self.draft.disturbed
+        return (block for block in known if block.job.id not in disturbed)
+
+    def _find_blocks(self, position: int) -> Iterator[Block]:
         seen: set[str] = set()
         for task, job in self.draft.nodes.tasks_on[position]:
             if task.state is not TaskState.RUNNING or job.id in seen or not self.movable(job):
@@ -149,14 +178,21 @@ class ConsolidateRules:
         self.step = step
         self.waiter = waiter
         self.avoided = avoided
+        self.borrows = step.borrows(waiter)
         self.tried: set[int] = set()
         """Nodes of sets that were proposed."""
 
     def blocks(self) -> Iterator[Block]:
         """Whoever would be served last moves first, where the price is the same. A job does not move itself."""
         found = {id(block): block for position in self._nodes() for block in self.step.blocks_on(position)}
-        others = [block for block in found.values() if block.job.id != self.waiter.job.id]
+        others = [block for block in found.values() if self._may_be_moved(block)]
         return iter(sorted(others, key=lambda block: stay_key(block.job), reverse=True))
+
+    def _may_be_moved(self, block: Block) -> bool:
+        """A job does not move itself, and an over-fed queue does not shuffle an under-fed one."""
+        if block.job.id == self.waiter.job.id:
+            return False
+        return not self.borrows or block.leaf == self.waiter.leaf or not self.step.is_under_fed(block.leaf)
 
     def _nodes(self) -> list[int]:
         """Nodes that lack something for the largest task and could have it, those that lack least first."""
@@ -188,6 +224,13 @@ class ConsolidateRules:
     def reason(self, block: Block, moved: bool) -> Reason:
         self.step.note(block)
         return Reason(Token.MOVED, subject=block.job.queue, beneficiary=self.waiter.job.id)
+
+
+class AnyNode(ConsolidateRules):
+    """Anyone who may be moved, wherever."""
+
+    def _nodes(self) -> list[int]:
+        return list(range(len(self.step.draft.nodes.frames)))
 
 
 class _Budget:

@@ -87,7 +87,10 @@ class _Cover:
             touched = self._clear(position, blocks)
             count -= self._fill(shape, position, count)
             for other in touched if count else ():
-                offers.renew(other)
+                if other == position:
+                    offers.renew(other)
+                else:
+                    offers.lower(other)
         return True
 
     def _pricing(self, shape: Shape) -> Pricing:
@@ -135,6 +138,8 @@ class _Offers:
         self._stakes = stakes
         self._prices: dict[int, Price] = {}
         self._heap: list[tuple[int, tuple[int, ...], int]] = []
+        self._gone_at: dict[int, int] = {}
+        """Per node: how many of its blocks were gone when it was priced."""
         for position in stakes:
             self.renew(position)
 
@@ -147,10 +152,29 @@ class _Offers:
                 return position, price[2]
         return -1, ()
 
+    def lower(self, position: int) -> None:
+        """Some blocks of a node have gone for another's sake: what is left of its price makes the same room."""
+        price, gone = self._prices.get(position), self._pricing.gone
+        if price is None:
+            self.renew(position)
+            return
+        left = tuple([block for block in price[2] if id(block) not in gone])
+        there = sum([id(stake.block) in gone for stake in self._stakes[position]])
+        if there - self._gone_at.get(position, 0) != len(price[2]) - len(left):
+            # Somebody went who was not to be paid for: less may do now.
+            self.renew(position)
+            return
+        self._gone_at[position] = there
+        self._offer(position, (sum([block.cost for block in left]), (sum([block.index for block in left]),), left))
+
     def renew(self, position: int) -> None:
         price = self._pricing.price(position, self._stakes[position]) if position in self._stakes else None
         if price is None:
             self._prices.pop(position, None)
-        else:
-            self._prices[position] = price
-            heappush(self._heap, (price[0], price[1], position))
+            return
+        self._gone_at[position] = sum([id(stake.block) in self._pricing.gone for stake in self._stakes[position]])
+        self._offer(position, price)
+
+    def _offer(self, position: int, price: Price) -> None:
+        self._prices[position] = price
+        heappush(self._heap, (price[0], price[1], position))

@@ -29,6 +29,11 @@ def schedule(snapshot: Snapshot, policy: Policy = DEFAULT) -> Plan:
 
 def plan(ledger: Ledger, policy: Policy = DEFAULT) -> Plan:
     """Decide who starts, grows and ends, in the order a fair owner of the cluster would. The ledger is not changed."""
+    return drafted(ledger, policy).finish()
+
+
+def drafted(ledger: Ledger, policy: Policy = DEFAULT) -> Draft:
+    """The same with its books still open, for those who ask further."""
     draft = Draft(ledger, policy)
     consolidate = Consolidate(draft)
     keep_promises(draft)
@@ -51,7 +56,7 @@ def plan(ledger: Ledger, policy: Policy = DEFAULT) -> Plan:
     if Step.STALE_GANGS in policy.steps:
         evict_stale_gangs(draft)
     say_why(draft)
-    return draft.finish()
+    return draft
 
 
 def _allocate_keeping_nodes_free(draft: Draft, consolidate: Consolidate) -> None:

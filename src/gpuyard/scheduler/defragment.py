@@ -74,7 +74,8 @@ def _clear(draft: Draft, consolidate: Consolidate, position: int, blocks: Sequen
     draft.among[position] = False
     draft.evict([one for block in by_index(blocks) for one in block.evicted()])
     trial = Trial(draft, None, blocks, list)
-    trial.run(may_move=True, job_first=True)
+    trial.job_first = True
+    trial.run()
     draft.among = None
     note_moves(draft, mark, trial.returned)
     if not all(map(trial.has_returned, blocks)) or not in_feasible_order(draft, mark):

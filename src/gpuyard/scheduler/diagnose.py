@@ -6,7 +6,8 @@ numbers are those of the finished plan. It may look at the whole cluster.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -73,6 +74,50 @@ def why_it_does_not_fit(draft: Draft, waiter: Waiter) -> tuple[Reason, ...]:
     )
 
 
+def every_blocker(draft: Draft, waiter: Waiter, told: tuple[Reason, ...]) -> tuple[Reason, ...]:
+    """What a plan told about a waiter, and all else that stands in its way: each thing once, as told first."""
+    asked = _asked(draft, waiter)
+    placeable = [entry for entry in asked if entry.nodes.any()]
+    domain = (reason for reason in _no_domain(draft, waiter.chunk) if reason.have < reason.need or reason.never)
+    found = (
+        *_all_hopeless(asked),
+        *blockers(draft.queues, waiter.leaf, waiter.at_least, waiter.firm),
+        *(_no_company(draft, waiter, asked[0]) if placeable else ()),
+        *_reserved(draft, waiter),
+        *_short(draft, placeable),
+        *domain,
+        *_over_model_limits(draft, waiter),
+        *_all_fragmented(draft, placeable),
+    )
+    return _with_news(told, found)
+
+
+def _with_news(told: tuple[Reason, ...], found: Iterable[Reason]) -> tuple[Reason, ...]:
+    """What was told, and of what was found whatever that does not say already."""
+    kept = list(told)
+    for reason in found:
+        if not any(_says_it_too(other, reason) for other in kept):
+            kept.append(reason)
+    return tuple(kept)
+
+
+_STRONGER: Final = {
+    Token.NOT_ENOUGH: (Token.TOO_LARGE,),
+    Token.FRAGMENTED: (Token.TOO_LARGE, Token.NOT_ENOUGH),
+}
+"""Of one resource, what goes without saying once one of these has been said."""
+
+
+def _says_it_too(said: Reason, reason: Reason) -> bool:
+    if said.resource != reason.resource:
+        return False
+    if said.token is reason.token:
+        return said.subject == reason.subject and said.need == reason.need
+    # Less in one place than in all is news; as much is not.
+    news = said.token is Token.NOT_ENOUGH and reason.have < said.have
+    return said.token in _STRONGER.get(reason.token, ()) and not news
+
+
 class Asked(NamedTuple):
     """One shape of a chunk: how many tasks have it, which nodes it may use, and what it needs of them."""
 
@@ -95,21 +140,28 @@ def _asked(draft: Draft, waiter: Waiter) -> list[Asked]:
 
 
 def _hopeless(asked: list[Asked]) -> tuple[Reason, ...]:
+    """The first of what waiting cannot cure."""
+    return tuple(islice(_all_hopeless(asked), 1))
+
+
+def _all_hopeless(asked: list[Asked]) -> Iterator[Reason]:
     """No node matches, none is large enough even when empty, or all of them together are too small."""
     for request, count, nodes, needs in asked:
         if not nodes.any():
-            return (Reason(Token.NO_MATCHING_NODE, need=1, subject=_wish(request), never=True),)
+            yield Reason(Token.NO_MATCHING_NODE, need=1, subject=_wish(request), never=True)
+            continue
+        large_enough = True
         for measure in needs:
             largest = int(measure.capacity[nodes].max())
-            if measure.each > largest:
-                return (Reason(Token.TOO_LARGE, measure.resource, largest, measure.each, never=True),)
             everything, need = int(measure.total_capacity[nodes].sum()), measure.total_each * count
+            if measure.each > largest:
+                yield Reason(Token.TOO_LARGE, measure.resource, largest, measure.each, never=True)
             if count > 1 and need > everything:
-                return (Reason(Token.TOO_LARGE, measure.resource, everything, need, CLUSTER, never=True),)
+                yield Reason(Token.TOO_LARGE, measure.resource, everything, need, CLUSTER, never=True)
+            large_enough = large_enough and measure.each <= largest and (count == 1 or need <= everything)
         most = int(np.minimum.reduce([measure.all_places for measure in needs])[nodes].sum())
-        if most < count:
-            return (Reason(Token.TOO_LARGE, TASKS, most, count, CLUSTER, never=True),)
-    return ()
+        if large_enough and most < count:
+            yield Reason(Token.TOO_LARGE, TASKS, most, count, CLUSTER, never=True)
 
 
 def _matching(draft: Draft, where: Where) -> Bools:
@@ -256,16 +308,23 @@ def _promised_to(draft: Draft, position: int) -> str:
 
 
 def _fragmented(draft: Draft, asked: list[Asked]) -> tuple[Reason, ...]:
-    """Enough in all, but not where it is needed: no node has what one task needs, or too few have."""
+    """The first thing of which there is enough in all, but not where it is needed."""
+    return tuple(islice(_all_fragmented(draft, asked), 1))
+
+
+def _all_fragmented(draft: Draft, asked: list[Asked]) -> Iterator[Reason]:
+    """No node has what one task needs, or too few have."""
     for request, count, nodes, needs in asked:
+        each_fits = True
         for measure in needs:
             roomy = nodes & (measure.free >= measure.each)
-            if not roomy.any():
-                have = max(int(measure.free[nodes].max()), 0)
-                holders = _holders(draft, measure.resource, request)
-                return (Reason(Token.FRAGMENTED, measure.resource, have, measure.each, holders=holders),)
-            nodes = roomy
+            if roomy.any():
+                nodes = roomy
+                continue
+            each_fits = False
+            have = max(int(measure.free[nodes].max()), 0)
+            holders = _holders(draft, measure.resource, request)
+            yield Reason(Token.FRAGMENTED, measure.resource, have, measure.each, holders=holders)
         found = int(np.minimum.reduce([measure.places for measure in needs])[nodes].sum())
-        if found < count:
-            return (Reason(Token.FRAGMENTED, TASKS, found, count),)
-    return ()
+        if each_fits and found < count:
+            yield Reason(Token.FRAGMENTED, TASKS, found, count)

@@ -78,6 +78,12 @@ class Evicted:
         self.moved_to: Placed | None = None
         """Its new place, where it has one."""
 
+    @property
+    def stays(self) -> bool:
+        """Whether it got its old place back, while others of its job moved."""
+        to = self.moved_to
+        return to is not None and (to.position, to.shares) == (self.holding.position, self.holding.shares)
+
 
 class Eviction:
     """Tasks that were taken off their places together, and how to take that back."""
@@ -290,7 +296,7 @@ class Draft:
         actions: list[Action] = [Bind(*kept, Reason(Token.PLACED, subject=kept.node)) for kept in self.kept]
         for entry in self.log:
             if isinstance(entry, Eviction):
-                actions += [self._stop(one) for one in entry.evicted if one.holding.placed is None]
+                actions += [self._stop(one) for one in entry.evicted if one.holding.placed is None and not one.stays]
             elif not entry.moves and not entry.withdrawn:
                 actions.append(self._start(entry))
         actions += self.evictions

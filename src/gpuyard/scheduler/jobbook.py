@@ -88,6 +88,12 @@ class Lines:
         self.lines: dict[LineKey, list[tuple[int, str]]] = {}
         self.waiters: dict[str, Waiter] = {}
 
+    def fork(self) -> Lines:
+        copy = Lines()
+        copy.lines = {key: line.copy() for key, line in self.lines.items()}
+        copy.waiters = self.waiters.copy()
+        return copy
+
     def load(self, waiters: Iterable[Waiter]) -> None:
         """Add many at once."""
         for waiter in waiters:
@@ -108,6 +114,13 @@ class Lines:
         del line[bisect_left(line, waiter.rank[2:])]
         if not line:
             del self.lines[waiter.line]
+
+    def before(self, waiter: Waiter) -> Iterator[tuple[list[tuple[int, str]], int]]:
+        """The lines of its queue, each with how many of its jobs go before a waiter."""
+        for key, line in self.lines.items():
+            if key[0] == waiter.leaf and key[1:3] <= waiter.line[1:3]:
+                ahead = len(line) if key[1:3] < waiter.line[1:3] else bisect_left(line, waiter.rank[2:])
+                yield line, ahead
 
     def facts(self) -> tuple[object, ...]:
         return tuple(sorted((w.rank, w.leaf, w.firm, tuple(t.id for t in w.chunk.all_tasks())) for w in self._all()))

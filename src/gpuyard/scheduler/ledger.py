@@ -83,8 +83,26 @@ class Ledger:
     def of(cls, snapshot: Snapshot) -> Ledger:
         return cls(snapshot)
 
+    def fork(self) -> Ledger:
+        """A copy on which changes can be tried: what is written in place is copied, everything else is shared."""
+        copy = Ledger.__new__(Ledger)
+        vars(copy).update(vars(self))
+        copy._nodes, copy.jobs = self._nodes.copy(), self.jobs.copy()
+        copy.nodes, copy.queues = self.nodes.fork_with_tasks(), self.queues.fork()
+        copy.yielders = [yielders.fork() for yielders in self.yielders]
+        copy.queues.asked = [amounts.copy() for amounts in self.queues.asked]
+        copy.shapes, copy.lines, copy.neighbours = self.shapes.fork(), self.lines.fork(), self.neighbours.fork()
+        copy._stranded, copy.incomplete = self._stranded.copy(), self.incomplete.copy()
+        copy.promised = self.promised.copy()
+        return copy
+
+    @property
+    def queue_tree(self) -> tuple[Queue, ...]:
+        """The queues, as written."""
+        return self._queues
+
     def apply(self, changes: Iterable[Change]) -> None:
-        """Follow what has changed in the world. A change of nodes or queues loads the books anew."""
+        """Follow what has changed in the world. Other nodes or another tree of queues load the books anew."""
         touched: set[int] = set()
         reload = False
         for change in changes:
@@ -146,8 +164,14 @@ class Ledger:
                 return self._nodes.pop(name, None) is not None
             case QueuesSet(queues) if queues != self._queues:
                 self._queues = queues
-                return True
+                return self._retune(queues)
         return False
+
+    def _retune(self, queues: tuple[Queue, ...]) -> bool:
+        """Put new bounds on the same queues; True where that is not enough."""
+        retuned = self.queues.retuned(queues)
+        self.queues = retuned or self.queues
+        return retuned is None
 
     def _pass_time(self, now_ms: int) -> None:
         if now_ms < self.now_ms:

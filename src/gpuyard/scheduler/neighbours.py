@@ -87,6 +87,12 @@ class Neighbours:
             for rule in task.request.where.neighbours:
                 (self._apart if rule.apart else self._near).add(job.id)
 
+    def fork(self) -> Neighbours:
+        copy = Neighbours()
+        copy._by_job, copy._near, copy._apart = self._by_job.copy(), self._near.copy(), self._apart.copy()
+        copy.loaded = self.loaded
+        return copy
+
     def forget(self, job: str) -> None:
         self._by_job.pop(job, None)
         self._near.discard(job)

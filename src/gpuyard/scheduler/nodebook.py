@@ -50,6 +50,13 @@ class NodeBook:
         copy._later_columns = None
         return copy
 
+    def fork_with_tasks(self) -> NodeBook:
+        """A copy on which tasks may also come and go."""
+        copy = self.fork()
+        copy.tasks_on = [tasks.copy() for tasks in self.tasks_on]
+        copy.assigned, copy._sound, copy._broken = self.assigned.copy(), self._sound.copy(), self._broken.copy()
+        return copy
+
     def later_columns(self) -> Columns:
         """Columns of every node as it will be once what is ending has ended; made when first asked for."""
         if self._later_columns is None:

@@ -76,7 +76,8 @@ class Pricing:
 
     def _exact(self, position: int, state: NodeState, stakes: list[Stake]) -> Price | None:
         best: Price | None = None
-        for size in range(self._fewest(state, stakes), len(stakes) + 1):
+        fewest = self._fewest(state, stakes)
+        for size in range(fewest, len(stakes) + 1):
             for some in combinations(stakes, size):
                 if not self._enough_devices(state, some):
                     continue

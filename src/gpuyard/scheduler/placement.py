@@ -110,11 +110,11 @@ class Placer:
         if self._one_node(tuple(chunk.all_tasks()), among, self.draft.fit):
             return True
         self.draft.rollback(mark)
-        together = self._could_share_a_node(tuple(chunk.all_tasks()))
+        together = self._could_share_a_node(tuple(chunk.all_tasks()), among)
         if self._children(chunk, among) and not (together and self._waits(mark)):
             return True
         self.draft.rollback(mark)
-        if not together or not self.draft.nodes.later:
+        if not together:
             return False
         if self._one_node(tuple(chunk.all_tasks()), among, self.draft.fit_later):
             return True
@@ -188,12 +188,12 @@ class Placer:
         if self.keep_together and self._one_node(tasks, among, self.draft.fit):
             return True
         self.draft.rollback(mark)
-        together = self.keep_together and self._could_share_a_node(tasks)
+        together = self.keep_together and self._could_share_a_node(tasks, among)
         if self._each(tasks, among, preferred) and not (together and self._waits(mark)):
             return True
         self.draft.rollback(mark)
         # Whoever must wait anyway waits for one node rather than for several.
-        if together and self.draft.nodes.later:
+        if together:
             if self._one_node(tasks, among, self.draft.fit_later):
                 return True
             self.draft.rollback(mark)
@@ -203,9 +203,14 @@ class Placer:
         largest_first = tuple(sorted(tasks, key=lambda task: _size(self.draft.shapes.of(task.request)), reverse=True))
         return largest_first != tasks and self._each(largest_first, among, preferred)
 
-    def _could_share_a_node(self, tasks: tuple[Task, ...]) -> bool:
-        """Whether any node has as many GPUs as all the tasks take together."""
+    def _could_share_a_node(self, tasks: tuple[Task, ...], among: Bools | None) -> bool:
+        """Whether one node may come to have room for all the tasks together."""
+        if not self.draft.nodes.later:
+            return False
         of = self.draft.shapes.of
+        first = of(tasks[0].request)
+        if self._counts_as_one(first) and all(of(task.request) is first for task in tasks):
+            return self.draft.fit_later.best(self.draft.shapes.several(first, len(tasks)), among) >= 0
         whole_milli = sum(of(task.request).at_least[0] for task in tasks if not task.request.mig)
         return whole_milli <= self.draft.eligibility.most_gpu_milli
 

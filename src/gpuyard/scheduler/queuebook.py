@@ -71,6 +71,16 @@ class QueueBook:
         copy.asked = self.asked
         return copy
 
+    def retuned(self, queues: Sequence[Queue]) -> QueueBook | None:
+        """The same amounts under newly written bounds; None where the tree or the list of resources is another."""
+        if sorted(map(_position, queues)) != [_position(frame.queue) for frame in self.frames]:
+            return None
+        if Resources(queues, ()).names != self.resources.names:
+            return None
+        copy = self.fork()
+        copy.frames = _framed(queues, self.resources)
+        return copy
+
     def set_usage(self, usage: Iterable[QueueUsage]) -> None:
         self.usage = {(entry.queue, entry.resource): entry.usage_ppm for entry in usage}
 
@@ -122,6 +132,10 @@ class QueueBook:
             (frame.name, tuple(self.held[frame.at]), tuple(self.firm[frame.at]), tuple(self.asked[frame.at]))
             for frame in self.frames
         )
+
+
+def _position(queue: Queue) -> tuple[str, str]:
+    return queue.name, queue.parent or ""
 
 
 def _framed(queues: Iterable[Queue], resources: Resources) -> list[QueueFrame]:

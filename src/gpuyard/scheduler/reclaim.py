@@ -84,7 +84,7 @@ class ReclaimRules:
 
     def _givers(self) -> Iterator[Giver]:
         for frame in self.draft.queues.frames:
-            if frame.leaf and frame.at != self.waiter.leaf and self.draft.ledger.yielders[frame.at].jobs:
+            if frame.leaf and frame.at != self.waiter.leaf and self.step.blocks.any_in(frame.at):
                 giver = self._giver(frame.at)
                 over = all(self.holds_more(level, self.held[level.at]) for level in giver.levels)
                 if over or (self.may_move and self.may_shuffle(giver, self.held)):
@@ -200,7 +200,15 @@ class ReclaimRules:
 
     def allows(self, chosen: Sequence[Block], moved: set[int]) -> bool:
         taken = Taken(self)
-        stopped = [block for block in chosen if id(block) not in moved] if moved else chosen
+        if not taken.loses(chosen):
+            return bool(moved) and self._allows_moves(chosen, moved)
+        taken.take([block for block in chosen if id(block) not in moved] if moved else chosen)
+        return self._fair_to_siblings(taken)
+
+    def _allows_moves(self, chosen: Sequence[Block], moved: set[int]) -> bool:
+        """Whether those that are stopped may be lost, and the others be moved once these are gone."""
+        taken = Taken(self)
+        stopped = [block for block in chosen if id(block) not in moved]
         if stopped and not taken.loses(stopped):
             return False
         taken.take(stopped)

@@ -23,6 +23,7 @@ from gpuyard.scheduler.moves import in_feasible_order
 from gpuyard.scheduler.placement import Placer
 from gpuyard.scheduler.resources import GPU_AT
 from gpuyard.scheduler.slots import SlotBound
+from gpuyard.scheduler.small_sets import legal_sets
 from gpuyard.scheduler.trial import Trial, note_moves
 
 CLOSE_LOOKS: Final = 32
@@ -36,6 +37,9 @@ OTHER_COVERS: Final = 4
 
 MAX_PRUNED: Final = 32
 """Larger sets are not looked at block by block."""
+
+MAX_LOOKED_OVER: Final = 8
+"""The same, for sets that were priced node by node: they seldom hold anyone who is not needed."""
 
 MAX_TRIALS: Final = 4
 """How often a set is tried again without those who turned out not to be needed."""
@@ -113,14 +117,21 @@ class Search:
                 if self._settle(pace):
                     return True
                 pace.saw(len(self.taken))
-        return bound.enough() and pace.seen < len(self.taken) and self._settle(pace)
+        if not bound.enough():
+            return False
+        return (pace.seen < len(self.taken) and self._settle(pace)) or self.try_every_set(self.taken)
+
+    def try_every_set(self, blocks: Sequence[Block]) -> bool:
+        """Where there are few blocks, whatever set of them makes room."""
+        sets = legal_sets(blocks, lambda: self.rules.judge(blocks))
+        return any(self._fits_without(chosen) and self._commit(chosen) for chosen in sets)
 
     # How many must give way --------------------------------------------------------------------------------------
 
     def _settle(self, pace: _Pace) -> bool:
         """Find the best among the blocks so far, and do it; False leaves the draft as it was."""
         if self.simple:
-            return any(self._commit(chosen) for chosen in self._cheapest(self.taken))
+            return any(self._commit(self._looked_over(chosen)) for chosen in self._cheapest(self.taken))
         if not pace.fitted:
             if not self._fits_without(self.taken):
                 return False
@@ -176,6 +187,10 @@ class Search:
                 needed = fewer
         return needed
 
+    def _looked_over(self, blocks: list[Block]) -> list[Block]:
+        """A few blocks that were priced task by task, without those that later ones made needless."""
+        return self._pruned(blocks) if 1 < len(blocks) <= MAX_LOOKED_OVER else blocks
+
     def _cheapest(self, taken: list[Block]) -> Iterator[list[Block]]:
         """The cheapest sets that make room, the best first."""
         found: list[_Cover] = []
@@ -225,8 +240,8 @@ class Search:
     def _real_shortfall(self, cover: _Cover) -> int:
         chosen = self.rules.in_order(closure(cover.blocks))
         self._evict(chosen)
-        trial = Trial(self.draft, self.waiter, chosen, self.everyone)
-        placed = trial.run(self.rules.may_move, self.rules.job_first)
+        trial = self._trial(chosen)
+        placed = trial.run()
         self.draft.rollback(self.mark)
         stopped = [block for block in chosen if not trial.has_returned(block)]
         return self.rules.judge(chosen).shortfall(stopped) if placed else cover.short
@@ -262,15 +277,34 @@ class Search:
         for _ in range(MAX_TRIALS):
             mark = self.draft.mark()
             self._evict(chosen)
-            trial = Trial(self.draft, self.waiter, chosen, self.everyone)
-            staying = trial.staying() if trial.run(self.rules.may_move, self.rules.job_first) else chosen
+            trial = self._trial(chosen)
+            if not trial.run():
+                # Whoever is served before the job took their places back; they may find others as good.
+                self.draft.rollback(mark)
+                self._evict(chosen)
+                trial = self._trial(chosen)
+                trial.first_come_anywhere = True
+                if not trial.run():
+                    self.draft.rollback(mark)
+                    return False
+            staying = trial.staying()
             if not staying:
                 return self._finish(mark, trial)
+            needed = _without(chosen, staying)
+            dropped = [block for block in chosen if block not in needed and block not in staying]
+            if dropped and all(map(trial.has_returned, dropped)):
+                # What a job gives up last has moved, and what it gives up first is back: nobody loses anything.
+                return self._finish(mark, trial)
             self.draft.rollback(mark)
-            chosen = _without(chosen, staying)
+            chosen = needed
             if not chosen:
                 return False
         return False
+
+    def _trial(self, chosen: list[Block]) -> Trial:
+        trial = Trial(self.draft, self.waiter, chosen, self.everyone)
+        trial.may_move, trial.job_first = self.rules.may_move, self.rules.job_first
+        return trial
 
     def _finish(self, mark: int, trial: Trial) -> bool:
         """Accept what a trial has done, if the rules do."""

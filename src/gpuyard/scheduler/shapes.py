@@ -51,6 +51,13 @@ class Shapes:
         self._several: dict[tuple[int, int], Shape] = {}
         self._by_identity: dict[int, tuple[Request, Shape]] = {}
 
+    def fork(self) -> Shapes:
+        """A copy that may learn shapes of its own, so that what is only tried is not remembered for ever."""
+        copy = Shapes(self.resources, self._memories)
+        copy._by_value, copy._several = self._by_value.copy(), self._several.copy()
+        copy.any_neighbours = self.any_neighbours
+        return copy
+
     def of(self, request: Request) -> Shape:
         known = self._by_identity.get(id(request))
         if known is not None:

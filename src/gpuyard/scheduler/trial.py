@@ -18,7 +18,7 @@ from gpuyard.scheduler.blocks import Block
 from gpuyard.scheduler.draft import Draft, Everyone, Holding, Left, Placed
 from gpuyard.scheduler.gang import Gang
 from gpuyard.scheduler.headroom import blockers
-from gpuyard.scheduler.jobbook import LineKey, Waiter, next_waiter
+from gpuyard.scheduler.jobbook import LineKey, Rank, Waiter, next_waiter
 from gpuyard.scheduler.ordering import Turns
 from gpuyard.scheduler.placement import Placer
 
@@ -32,27 +32,41 @@ class Trial:
         self.blocks = blocks
         self.everyone = everyone
         self.placer = Placer(draft)
+        self.may_move = True
+        self.job_first = False
+        """Whether the job is served before those who gave way, whatever the order says."""
+        self.first_come_anywhere = False
+        """Whether those whose turn comes before the job go where the ordinary placement puts them, rather than back."""
         self.returned: dict[str, Placed] = {}
         """Per evicted task the place it gets, old or new."""
         self._victims = _Victims(draft, blocks)
 
-    def run(self, may_move: bool, job_first: bool) -> bool:
+    def run(self) -> bool:
         """Whether the job gets its places. Leaves them, and those of who returned, in the draft."""
-        placed = self.waiter is None or (job_first and self._place(self.waiter))
-        if job_first and not placed:
-            return False
-        turns = self._turns(() if job_first else self.everyone())
+        placed = self.waiter is None or (self.job_first and self._place(self.waiter))
+        if self.job_first:
+            if placed:
+                self._return_largest_first()
+            return placed
+        turns = self._turns(self.everyone())
         while (waiter := turns.next()) is not None:
             if waiter is self.waiter:
                 if not self._place(waiter):
                     return False
                 placed = True
                 turns.served(waiter, None)
-            elif waiter.job.id in self._victims and self._return(waiter, may_move):
+            elif waiter.job.id in self._victims and self._return(waiter, placed):
                 turns.served(waiter, self._victims.next_of(waiter, self.draft.given(waiter)))
             else:
                 turns.dropped(waiter)
         return placed
+
+    def _return_largest_first(self) -> None:
+        """Where everyone is to have a place again, whoever finds one hardest looks first."""
+        for first in sorted(self._victims.waiters(), key=_largest_first):
+            waiter: Waiter | None = first
+            while waiter is not None and self._return(waiter, job_placed=True):
+                waiter = self._victims.next_of(waiter, self.draft.given(waiter))
 
     def staying(self) -> list[Block]:
         """Blocks that got their old places back."""
@@ -82,13 +96,18 @@ class Trial:
             return False
         return self.placer.place(waiter)
 
-    def _return(self, waiter: Waiter, may_move: bool) -> bool:
+    def _return(self, waiter: Waiter, job_placed: bool) -> bool:
         """Give a chunk that gave way its old places, else others."""
         tasks = list(waiter.chunk.all_tasks())
         if any(task.id not in self._victims.evicted for task in tasks):
             return False
-        before = len(self.draft.placed)
-        if not self._put_back(waiter, tasks) and not (may_move and self._place(waiter)):
+        before, mark = len(self.draft.placed), self.draft.mark()
+        stays = (job_placed or not self.first_come_anywhere) and self._put_back(waiter, tasks)
+        if not stays and not ((self.may_move or not job_placed) and self._place(waiter)):
+            return False
+        if not stays and not self.may_move:
+            # Stopped now, it would start there in the next cycle: it does not ask for its old place.
+            self.draft.rollback(mark)
             return False
         self.returned |= {placed.task.id: placed for placed in self.draft.placed[before:]}
         return True
@@ -139,6 +158,10 @@ class _Victims(Mapping[str, Waiter]):
             gang = self._gangs[id] = Gang(_waiting_again(self._jobs[id], self.evicted))
         return next_waiter(gang.job, self.leaves[id], gang, self.draft.shapes)
 
+    def waiters(self) -> Iterator[Waiter]:
+        """All that can return; a gang that had lost a part before cannot."""
+        return (waiter for id in self._jobs if (waiter := self._made(id)) is not None)
+
     def next_of(self, waiter: Waiter, given: dict[str, tuple[str, bool]]) -> Waiter | None:
         """What a job that has got something back wants next."""
         gang = self._gangs[waiter.job.id]
@@ -174,12 +197,20 @@ class _Victims(Mapping[str, Waiter]):
 
 
 def _waiting_again(job: Job, evicted: Mapping[str, object]) -> Job:
-    """The job as if its evicted tasks waited for a place."""
-    tasks = [
-        msgspec.structs.replace(task, state=TaskState.PENDING, node="", shares=()) if task.id in evicted else task
-        for task in job.tasks
-    ]
-    return msgspec.structs.replace(job, tasks=tuple(tasks))
+    """The job as if its evicted tasks waited for a place, and no others: what it had not yet got is another matter."""
+    return msgspec.structs.replace(job, tasks=tuple([_as_waiting(task, evicted) for task in job.tasks]))
+
+
+def _as_waiting(task: Task, evicted: Mapping[str, object]) -> Task:
+    if task.id in evicted:
+        return msgspec.structs.replace(task, state=TaskState.PENDING, node="", shares=())
+    return msgspec.structs.replace(task, state=TaskState.GATED) if task.state is TaskState.PENDING else task
+
+
+def _largest_first(waiter: Waiter) -> tuple[tuple[int, ...], tuple[int, ...], Rank]:
+    """By the largest task, then by all of them."""
+    largest = max(shape.asked for shape in waiter.shapes)
+    return tuple([-amount for amount in largest]), tuple([-amount for amount in waiter.asked]), waiter.rank
 
 
 def note_moves(draft: Draft, mark: int, returned: Mapping[str, Placed]) -> None:

@@ -26,6 +26,12 @@ class Yielders:
         """No job here has ever held more GPU milli than this: a bound, not a maximum."""
         self._order: list[StayKey] | None = None
 
+    def fork(self) -> Yielders:
+        copy = Yielders()
+        copy.jobs, copy.largest_milli = self.jobs.copy(), self.largest_milli
+        copy._order = None if self._order is None else self._order.copy()
+        return copy
+
     def add(self, job: Job, gpu_milli: int) -> None:
         self.jobs[job.id] = job
         if gpu_milli > self.largest_milli:
