@@ -293,8 +293,6 @@ class Taken:
 
     def _plenty(self, blocks: Sequence[Block]) -> bool:
         """Whether blocks of one queue leave it and those above it with what they are owed: then any order will do."""
-        if not blocks:
-            return True
         leaf = blocks[0].leaf
         if any(block.leaf != leaf for block in blocks):
             return False
