@@ -150,7 +150,7 @@ class Allocation:
         reserved = self.draft.reserved
         if reserved is None:
             return self.placer.place(choice)
-        return reserved.aside(choice, by_right=False, work=lambda: self.placer.place(choice))
+        return reserved.aside(choice, work=lambda: self.placer.place(choice))
 
     def _choices(self, waiter: Waiter) -> Iterable[Waiter]:
         """The waiter, then what else its job would take where its groups leave a choice."""

@@ -38,8 +38,6 @@ UNBOUNDED: Final = 1 << 60
 class Consolidate:
     """One run of the step, in two parts: for jobs within their quotas, and for borrowers."""
 
-    by_right = False
-
     def __init__(self, draft: Draft) -> None:
         self.draft = draft
         self.serves: frozenset[bool] = frozenset({False})

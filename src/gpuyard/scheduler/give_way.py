@@ -18,9 +18,6 @@ from gpuyard.scheduler.placement import Placer
 class Step(Protocol):
     """One way of making room."""
 
-    by_right: bool
-    """Whether what it takes is owed: starts that are kept for others do not stand in its way."""
-
     def attempt(self, waiter: Waiter, everyone: Everyone) -> bool:
         """Place the waiter, whose turn comes among everyone who waits; False leaves the draft as it was."""
         ...
@@ -63,10 +60,10 @@ def _fits(draft: Draft, placer: Placer, waiter: Waiter) -> bool:
         return False
     if draft.reserved is None:
         return placer.place(waiter)
-    return draft.reserved.aside(waiter, by_right=False, work=lambda: placer.place(waiter))
+    return draft.reserved.aside(waiter, work=lambda: placer.place(waiter))
 
 
 def _attempt(draft: Draft, step: Step, waiter: Waiter, everyone: Everyone) -> bool:
     if draft.reserved is None:
         return step.attempt(waiter, everyone)
-    return draft.reserved.aside(waiter, step.by_right, work=lambda: step.attempt(waiter, everyone))
+    return draft.reserved.aside(waiter, work=lambda: step.attempt(waiter, everyone))

@@ -19,8 +19,6 @@ from gpuyard.scheduler.search import Search
 class Preempt:
     """One run of the step."""
 
-    by_right = False
-
     def __init__(self, draft: Draft) -> None:
         self.draft = draft
         self.blocks = Blocks(draft)

@@ -42,8 +42,6 @@ class Giver(NamedTuple):
 class Reclaim:
     """One run of the step."""
 
-    by_right = True
-
     def __init__(self, draft: Draft) -> None:
         self.draft = draft
         self.blocks = Blocks(draft)

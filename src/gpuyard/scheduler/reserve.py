@@ -239,24 +239,23 @@ class Reserve:
 
     # Setting starts aside ----------------------------------------------------------------------------------------
 
-    def aside(self, waiter: Waiter, by_right: bool, work: Callable[[], bool]) -> bool:
+    def aside(self, waiter: Waiter, work: Callable[[], bool]) -> bool:
         """Do some work for a job without the starts that do not bind it: its own and those of jobs after it in turn.
 
-        Whoever is served by right is bound by none. A job that is served needs its start no longer.
+        A job that is served needs its start no longer.
         """
         own = self._own(waiter)
-        if own is None and not by_right:
+        if own is None:
             return work()
         starts, tables, mark = self.starts, self._tables, self.draft.mark()
-        before = () if by_right or own is None else self.in_turn[: self.in_turn.index(own)]
+        before = self.in_turn[: self.in_turn.index(own)]
         self._bind_to([start for start in starts if start in before])
         self._tables = {0: tables[0]}
         done = work()
         self._bind_to(starts)
         self._tables = tables
         if done:
-            if own is not None:
-                self._release(own)
+            self._release(own)
             for entry in self.draft.log[mark:]:
                 self.follow(entry)
         return done
