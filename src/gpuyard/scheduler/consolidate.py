@@ -89,10 +89,10 @@ class Consolidate:
         return Search(self.draft, waiter, rules, everyone).try_every_set(blocks)
 
     def is_under_fed(self, leaf: int) -> bool:
-        """Whether a queue holds less than it is owed of something that it asks for."""
-        queues = self.draft.queues
+        """Whether a queue holds less than it is owed of something, and wants more of it."""
+        queues, before = self.draft.queues, self.draft.ledger.queues.held[leaf]
         return any(
-            queues.asked[leaf][position] and queues.held[leaf][position] < quota
+            queues.held[leaf][position] < min(quota, before[position] + queues.asked[leaf][position])
             for position, quota in queues.frames[leaf].quotas
         )
 
