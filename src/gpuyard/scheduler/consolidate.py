@@ -88,6 +88,14 @@ class Consolidate:
             block.index = index
         return Search(self.draft, waiter, rules, everyone).try_every_set(blocks)
 
+    def is_over_fed(self, waiter: Waiter) -> bool:
+        """Whether the job's queue holds all it is owed, or more, of something the job asks for."""
+        queues = self.draft.queues
+        return any(
+            waiter.asked[position] and queues.held[waiter.leaf][position] >= quota
+            for position, quota in queues.frames[waiter.leaf].quotas
+        )
+
     def is_under_fed(self, leaf: int) -> bool:
         """Whether a queue holds less than it is owed of something, and wants more of it."""
         queues, before = self.draft.queues, self.draft.ledger.queues.held[leaf]
@@ -178,7 +186,7 @@ class ConsolidateRules:
         self.step = step
         self.waiter = waiter
         self.avoided = avoided
-        self.borrows = step.borrows(waiter)
+        self.over_fed = step.is_over_fed(waiter)
         self.tried: set[int] = set()
         """Nodes of sets that were proposed."""
 
@@ -192,7 +200,7 @@ class ConsolidateRules:
         """A job does not move itself, and an over-fed queue does not shuffle an under-fed one."""
         if block.job.id == self.waiter.job.id:
             return False
-        return not self.borrows or block.leaf == self.waiter.leaf or not self.step.is_under_fed(block.leaf)
+        return not self.over_fed or block.leaf == self.waiter.leaf or not self.step.is_under_fed(block.leaf)
 
     def _nodes(self) -> list[int]:
         """Nodes that lack something for the largest task and could have it, those that lack least first."""
