@@ -284,6 +284,8 @@ class Search:
             if not trial.run():
                 # Whoever is served before the job took their places back; they may find others as good.
                 self.draft.rollback(mark)
+                if not self.rules.may_move:
+                    return False
                 self._evict(chosen)
                 trial = self._trial(chosen)
                 trial.first_come_anywhere = True

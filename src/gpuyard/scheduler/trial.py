@@ -100,21 +100,12 @@ class Trial:
         tasks = list(waiter.chunk.all_tasks())
         if any(task.id not in self._victims.evicted for task in tasks):
             return False
-        before, mark = len(self.draft.placed), self.draft.mark()
+        before = len(self.draft.placed)
         stays = (job_placed or not self.first_come_anywhere) and self._put_back(waiter, tasks)
-        if not stays and not ((self.may_move or not job_placed) and self._place(waiter)):
-            return False
-        if not stays and not self.may_move and not self._on_freed_places(before):
-            # Stopped now, it would start there in the next cycle: it does not ask for its old place.
-            self.draft.rollback(mark)
+        if not stays and not (self.may_move and self._place(waiter)):
             return False
         self.returned |= {placed.task.id: placed for placed in self.draft.placed[before:]}
         return True
-
-    def _on_freed_places(self, before: int) -> bool:
-        """Whether what was placed since lies on what others, or itself, gave up: then it takes that, and keeps it."""
-        freed = {(h.position, share.device) for h in self._victims.evicted.values() for share in h.shares}
-        return any((p.position, share.device) in freed for p in self.draft.placed[before:] for share in p.shares)
 
     def _put_back(self, waiter: Waiter, tasks: list[Task]) -> bool:
         draft, mark = self.draft, self.draft.mark()
