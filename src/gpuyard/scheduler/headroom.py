@@ -53,15 +53,21 @@ def _waited_ms(draft: Draft, waiter: Waiter) -> int:
 
 def within_bounds(queues: QueueBook, waiter: Waiter) -> bool:
     """Whether what is booked of all a job asks for is within the limits (and for firm jobs the quotas) above it."""
-    asked = waiter.asked
-    for at in queues.frames[waiter.leaf].path:
+    return exceeded(queues, waiter.leaf, waiter.asked, waiter.firm) is None
+
+
+def exceeded(queues: QueueBook, leaf: int, asked: Amounts, firm: bool) -> Reason | None:
+    """The first bound above a queue that what is booked breaks, of something that is asked for."""
+    for at in queues.frames[leaf].path:
         frame = queues.frames[at]
-        if any(asked[position] and queues.held[at][position] > limit for position, limit in frame.limits):
-            return False
-        firm = frame.quotas if waiter.firm else ()
-        if any(asked[position] and queues.firm[at][position] > quota for position, quota in firm):
-            return False
-    return True
+        for token, held, bounds in (
+            (Token.OVER_LIMIT, queues.held[at], frame.limits),
+            (Token.OVER_QUOTA, queues.firm[at], frame.quotas if firm else ()),
+        ):
+            for position, bound in bounds:
+                if asked[position] and held[position] > bound:
+                    return Reason(token, queues.resources.names[position], 0, asked[position], frame.name)
+    return None
 
 
 def headroom(queues: QueueBook, leaf: int, firm: bool, position: int) -> int | None:

@@ -339,7 +339,7 @@ class Ledger:
         account = self._account(job)
         self._charge(account, -1)
         if account.yields:
-            self.yielders[account.leaf].remove(id)
+            self.yielders[account.leaf].remove(id, account.held[0])
         self.lines.remove(id)
         self.neighbours.forget(id)
         self._stranded.pop(id, None)

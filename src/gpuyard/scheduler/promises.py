@@ -13,6 +13,7 @@ from gpuyard.model.plan import Evict
 from gpuyard.model.reasons import Reason, Token
 from gpuyard.scheduler.draft import Draft, Kept
 from gpuyard.scheduler.gang import satisfied
+from gpuyard.scheduler.headroom import exceeded
 
 
 def keep_promises(draft: Draft) -> None:
@@ -20,9 +21,9 @@ def keep_promises(draft: Draft) -> None:
     for id in sorted(draft.ledger.promised):
         job = draft.ledger.jobs[id]
         promised = [task for task in job.tasks if task.state is TaskState.PROMISED]
-        broken = [task for task in promised if draft.nodes.is_broken(job, task)]
-        if broken:
-            _take_back(draft, job, promised, broken[0].node)
+        why_not = _cannot_be_kept(draft, job, promised)
+        if why_not is not None:
+            _take_back(draft, job, promised, why_not)
             continue
         ready = [task for task in promised if _is_free(draft, job, task)]
         whole = len(ready) == len(promised) or _has_its_minimum(job, ())
@@ -31,6 +32,21 @@ def keep_promises(draft: Draft) -> None:
         waiting = [task for task in promised if task not in ready]
         if waiting:
             draft.leave_waiting(job.queue, (id,), (Reason(Token.PLACE_FREEING, subject=waiting[0].node),))
+
+
+def _cannot_be_kept(draft: Draft, job: Job, promised: Sequence[Task]) -> Reason | None:
+    """A place that will not come free, or a bound that was lowered since: nothing new starts beyond it."""
+    for task in promised:
+        if draft.nodes.is_broken(job, task):
+            return Reason(Token.DRAINED, subject=task.node)
+    leaf = draft.queues.leaf_at(job.queue)
+    if leaf < 0:
+        return Reason(Token.QUEUE_MISSING, subject=job.queue)
+    for task in promised:
+        over = exceeded(draft.queues, leaf, draft.shapes.of(task.request).asked, not job.preemptible)
+        if over is not None:
+            return over
+    return None
 
 
 def _is_free(draft: Draft, job: Job, task: Task) -> bool:
@@ -57,7 +73,6 @@ def _start(draft: Draft, job: Job, tasks: Sequence[Task]) -> None:
             draft.kept.append(Kept(job.id, task.id, task.node, shares))
 
 
-def _take_back(draft: Draft, job: Job, promised: Sequence[Task], node: str) -> None:
+def _take_back(draft: Draft, job: Job, promised: Sequence[Task], why: Reason) -> None:
     """The places are given up, and the whole of what was promised is planned anew in the next cycle."""
-    for task in promised:
-        draft.evictions.append(Evict(job.id, task.id, task.node, Reason(Token.DRAINED, subject=node)))
+    draft.evictions += [Evict(job.id, task.id, task.node, why) for task in promised]

@@ -18,30 +18,37 @@ StayKey = tuple[int, int, int, int, str]
 class Yielders:
     """The jobs of one leaf queue that can give way. Sorted when first asked for, and kept sorted from then on."""
 
-    __slots__ = ("_order", "jobs", "largest_milli")
+    __slots__ = ("_order", "_sizes", "jobs")
 
     def __init__(self) -> None:
         self.jobs: dict[str, Job] = {}
-        self.largest_milli = 0
-        """No job here has ever held more GPU milli than this: a bound, not a maximum."""
+        self._sizes: dict[int, int] = {}
+        """How many of them hold how many GPU milli."""
         self._order: list[StayKey] | None = None
 
     def fork(self) -> Yielders:
         copy = Yielders()
-        copy.jobs, copy.largest_milli = self.jobs.copy(), self.largest_milli
+        copy.jobs, copy._sizes = self.jobs.copy(), self._sizes.copy()
         copy._order = None if self._order is None else self._order.copy()
         return copy
 
     def add(self, job: Job, gpu_milli: int) -> None:
         self.jobs[job.id] = job
-        if gpu_milli > self.largest_milli:
-            self.largest_milli = gpu_milli
+        self._sizes[gpu_milli] = self._sizes.get(gpu_milli, 0) + 1
         if self._order is not None:
             insort(self._order, stay_key(job))
 
-    def remove(self, id: str) -> None:
-        job = self.jobs.pop(id, None)
-        if job is not None and self._order is not None:
+    @property
+    def largest_milli(self) -> int:
+        """The most GPU milli that one of them holds."""
+        return max(self._sizes, default=0)
+
+    def remove(self, id: str, gpu_milli: int) -> None:
+        job = self.jobs.pop(id)
+        self._sizes[gpu_milli] -= 1
+        if not self._sizes[gpu_milli]:
+            del self._sizes[gpu_milli]
+        if self._order is not None:
             del self._order[bisect_left(self._order, stay_key(job))]
 
     def order(self) -> list[StayKey]:
