@@ -103,6 +103,11 @@ class Books:
 
     def _leave(self, job: str, task_id: str, node: str) -> None:
         task = self._task(job, task_id)
+        if task.state is TaskState.PROMISED and task.node == node:
+            # A promise that cannot be kept is taken back: nothing runs yet.
+            self.later.pop(task_id, None)
+            self._replace(job, replace(task, state=TaskState.PENDING, node="", shares=()))
+            return
         if task.state is not TaskState.RUNNING or task.node != node:
             raise OverbookedError(f"{task_id} is stopped on {node}, but it is {task.state} on {task.node or 'no node'}")
         del self.later[task_id]
