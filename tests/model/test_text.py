@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpuyard.model.difference import Moved, NowWaiting, Started, Stopped
+from gpuyard.model.difference import Moved, NowWaiting, Started, Staying, Stopped
 from gpuyard.model.explanation import (
     Cost,
     Edit,
@@ -37,6 +37,7 @@ from gpuyard.model.text import (
     standing_text,
     started_text,
     stay_text,
+    staying_text,
     stopped_text,
     waiting_text,
     way_text,
@@ -333,5 +334,10 @@ def test_differences_have_sentences() -> None:
     assert stopped_text(Stopped("j", "q", 1, ("n1",))) == "stops 1 task on n1: it is cancelled"
     assert moved_text(Moved("j", "q", 1, ("n1",), ("n2",), drained)).startswith("moves 1 task from n1 to n2: node")
     assert moved_text(Moved("j", "q", 1, ("n1",), ("n2",))) == "starts elsewhere: 1 task from n1 to n2"
+    assert moved_text(Moved("j", "q", 1, ("n1",), ("n1",), drained)).startswith(
+        "moves 1 task to other GPUs of n1: node"
+    )
+    assert staying_text(Staying("j", "q", 2, ("n1",))) == "keeps 2 tasks on n1, which would stop without the change"
+    assert staying_text(Staying("j", "q", 1, ("n1",), moves=True)).endswith(", which would move without the change")
     waits = NowWaiting("j", "q", (Reason(Token.RESERVED),), more_tasks=True)
     assert now_waiting_text(waits).startswith("waits for more tasks: ")

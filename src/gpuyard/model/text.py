@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from gpuyard.model.difference import Moved, NowWaiting, Started, Stopped
+from gpuyard.model.difference import Moved, NowWaiting, Started, Staying, Stopped
 from gpuyard.model.explanation import (
     Cost,
     Edit,
@@ -496,9 +496,16 @@ def stopped_text(entry: Stopped) -> str:
 
 def moved_text(entry: Moved) -> str:
     route = f"from {_list(list(entry.sources))} to {_list(list(entry.nodes))}"
+    if entry.sources == entry.nodes:
+        route = f"to other GPUs of {_list(list(entry.nodes))}"
     if entry.reason is None:
         return f"starts elsewhere: {entry.tasks} {_tasks(entry.tasks)} {route}"
     return f"moves {entry.tasks} {_tasks(entry.tasks)} {route}: {reason_text(entry.reason)}"
+
+
+def staying_text(entry: Staying) -> str:
+    which = "which would move" if entry.moves else "which would stop"
+    return f"keeps {entry.tasks} {_tasks(entry.tasks)} on {_list(list(entry.nodes))}, {which} without the change"
 
 
 def now_waiting_text(entry: NowWaiting) -> str:
