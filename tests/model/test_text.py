@@ -277,6 +277,16 @@ def test_costs_name_whom() -> None:
     assert costs_text(costs) == "a must stop, b must move, w0, w1, w2, w3 and 2 more wait instead"
 
 
+def test_costs_tell_jobs_that_lose_some_tasks_only() -> None:
+    costs = (
+        Cost("a", Effect.EVICTED, 1, partly=True),
+        Cost("b", Effect.EVICTED, 2, partly=True),
+        Cost("c", Effect.MOVED, 3, partly=True),
+        Cost("d", Effect.WAITS, 1, partly=True),
+    )
+    assert costs_text(costs) == "a and b give up 3 tasks, c must move 3 tasks, d gets 1 task fewer"
+
+
 @pytest.mark.parametrize(
     ("rank", "sentence"),
     [

@@ -426,16 +426,21 @@ def way_text(way: WayOut) -> str:
 
 
 def costs_text(costs: tuple[Cost, ...]) -> str:
-    """Whom it costs: `nobody`, or `a must stop, b and c wait instead`."""
+    """Whom it costs: `nobody`, or `a must stop, b gives up 2 tasks, c and d wait instead`."""
     parts = []
-    for effect, one, many in (
-        (Effect.EVICTED, "must stop", "must stop"),
-        (Effect.MOVED, "must move", "must move"),
-        (Effect.WAITS, "waits instead", "wait instead"),
+    for effect, partly, one, many in (
+        (Effect.EVICTED, False, "must stop", "must stop"),
+        (Effect.EVICTED, True, "gives up {}", "give up {}"),
+        (Effect.MOVED, False, "must move", "must move"),
+        (Effect.MOVED, True, "must move {}", "must move {}"),
+        (Effect.WAITS, False, "waits instead", "wait instead"),
+        (Effect.WAITS, True, "gets {} fewer", "get {} fewer"),
     ):
-        names = [cost.job for cost in costs if cost.effect is effect]
-        if names:
-            parts.append(f"{names_text(tuple(names), len(names))} {one if len(names) == 1 else many}")
+        affected = [cost for cost in costs if (cost.effect, cost.partly) == (effect, partly)]
+        if affected:
+            tasks = sum(cost.tasks for cost in affected)
+            said = (one if len(affected) == 1 else many).format(f"{tasks} {_tasks(tasks)}")
+            parts.append(f"{names_text(tuple(cost.job for cost in affected), len(affected))} {said}")
     return ", ".join(parts) or "nobody"
 
 
