@@ -311,6 +311,13 @@ def test_a_queue_says_what_it_holds_and_has_borrowed() -> None:
     )
 
 
+def test_room_that_is_kept_until_a_start_may_be_filled_in() -> None:
+    kept = reason_text(Reason(Token.RESERVED, beneficiary="head"))
+    assert kept.endswith("kept for head: wait for other room, or give it a run_limit that ends before head starts")
+    promised = reason_text(Reason(Token.RESERVED, subject="n1", beneficiary="head"))
+    assert promised.endswith("kept for head: wait for other room")
+
+
 def test_what_a_job_holds_and_since_when() -> None:
     assert stay_text(Stay("n", 2, (0, 1), TaskState.RUNNING, 1000), 61_000) == "2 tasks on n (GPUs 0, 1), for 1m"
     assert stay_text(Stay("n", 1, (), TaskState.PROMISED), 5) == "1 task on n, as soon as the place is free"
@@ -319,6 +326,7 @@ def test_what_a_job_holds_and_since_when() -> None:
 def test_a_forecast_and_an_earlier_eviction_count_from_now() -> None:
     forecast = Forecast(61_000, 3_601_000)
     assert forecast_text(forecast, 1000) == "starts by itself in about 1m, almost surely within 1h"
+    assert forecast_text(Forecast(61_000, 61_000), 1000) == "starts by itself in about 1m"
     evicted = Explanation("j", "q", Standing.WAITING, last_evicted_at_ms=1000, last_eviction=Reason(Token.STALE))
     assert eviction_text(evicted, 61_000).startswith("was evicted 1m ago: its gang has been incomplete")
     assert eviction_text(Explanation("j", "q", Standing.WAITING), 5) == ""

@@ -201,7 +201,9 @@ def _place_freeing(reason: Reason) -> str:
 def _reserved(reason: Reason) -> str:
     owner = reason.beneficiary or reason.subject
     what = f"the free room is kept for {owner}" if owner else "the free room is kept for a job ahead of it"
-    return f"{what}: wait for other room"
+    # A place that was promised is nobody else's; on a start that is kept others may fill in until then.
+    shorter = f", or give it a run_limit that ends before {owner} starts" if owner and not reason.subject else ""
+    return f"{what}: wait for other room{shorter}"
 
 
 def _delayed(reason: Reason) -> str:
@@ -404,6 +406,8 @@ def forecast_text(forecast: Forecast, now_ms: int) -> str:
     soon = f"starts by itself in about {duration_text(max(0, forecast.p50_ms - now_ms))}"
     if forecast.p90_ms is None:
         return f"{soon}, if others end when they are thought to"
+    if forecast.p90_ms == forecast.p50_ms:
+        return soon
     return f"{soon}, almost surely within {duration_text(max(0, forecast.p90_ms - now_ms))}"
 
 
