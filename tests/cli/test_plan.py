@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 
 import pytest
+import yaml
 from click.testing import CliRunner
 
 from gpuyard.cli.main import cli
@@ -68,6 +69,10 @@ def test_the_busy_cluster_shows_every_way_to_give_way() -> None:
     actions = json.loads(run("plan", BUSY, "-o", "json"))["actions"]
     tokens = {(action["type"], action["reason"]["token"]) for action in actions}
     assert {("evict", "Reclaimed"), ("evict", "Preempted"), ("move", "Moved")} <= tokens
+
+
+def test_a_plan_is_the_same_in_json_and_yaml() -> None:
+    assert yaml.safe_load(run("plan", BUSY, "-o", "yaml")) == json.loads(run("plan", BUSY, "-o", "json"))
 
 
 def test_a_cluster_may_be_named_with_or_without_the_option() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpuyard.model.difference import Moved, NowWaiting, Started, Stopped
+from gpuyard.model.difference import Moved, NowWaiting, Started, Staying, Stopped
 from gpuyard.model.explanation import (
     Cost,
     Edit,
@@ -37,6 +37,7 @@ from gpuyard.model.text import (
     standing_text,
     started_text,
     stay_text,
+    staying_text,
     stopped_text,
     waiting_text,
     way_text,
@@ -276,6 +277,16 @@ def test_costs_name_whom() -> None:
     assert costs_text(costs) == "a must stop, b must move, w0, w1, w2, w3 and 2 more wait instead"
 
 
+def test_costs_tell_jobs_that_lose_some_tasks_only() -> None:
+    costs = (
+        Cost("a", Effect.EVICTED, 1, partly=True),
+        Cost("b", Effect.EVICTED, 2, partly=True),
+        Cost("c", Effect.MOVED, 3, partly=True),
+        Cost("d", Effect.WAITS, 1, partly=True),
+    )
+    assert costs_text(costs) == "a and b give up 3 tasks, c must move 3 tasks, d gets 1 task fewer"
+
+
 @pytest.mark.parametrize(
     ("rank", "sentence"),
     [
@@ -300,6 +311,13 @@ def test_a_queue_says_what_it_holds_and_has_borrowed() -> None:
     )
 
 
+def test_room_that_is_kept_until_a_start_may_be_filled_in() -> None:
+    kept = reason_text(Reason(Token.RESERVED, beneficiary="head"))
+    assert kept.endswith("kept for head: wait for other room, or give it a run_limit that ends before head starts")
+    promised = reason_text(Reason(Token.RESERVED, subject="n1", beneficiary="head"))
+    assert promised.endswith("kept for head: wait for other room")
+
+
 def test_what_a_job_holds_and_since_when() -> None:
     assert stay_text(Stay("n", 2, (0, 1), TaskState.RUNNING, 1000), 61_000) == "2 tasks on n (GPUs 0, 1), for 1m"
     assert stay_text(Stay("n", 1, (), TaskState.PROMISED), 5) == "1 task on n, as soon as the place is free"
@@ -308,6 +326,7 @@ def test_what_a_job_holds_and_since_when() -> None:
 def test_a_forecast_and_an_earlier_eviction_count_from_now() -> None:
     forecast = Forecast(61_000, 3_601_000)
     assert forecast_text(forecast, 1000) == "starts by itself in about 1m, almost surely within 1h"
+    assert forecast_text(Forecast(61_000, 61_000), 1000) == "starts by itself in about 1m"
     evicted = Explanation("j", "q", Standing.WAITING, last_evicted_at_ms=1000, last_eviction=Reason(Token.STALE))
     assert eviction_text(evicted, 61_000).startswith("was evicted 1m ago: its gang has been incomplete")
     assert eviction_text(Explanation("j", "q", Standing.WAITING), 5) == ""
@@ -333,5 +352,10 @@ def test_differences_have_sentences() -> None:
     assert stopped_text(Stopped("j", "q", 1, ("n1",))) == "stops 1 task on n1: it is cancelled"
     assert moved_text(Moved("j", "q", 1, ("n1",), ("n2",), drained)).startswith("moves 1 task from n1 to n2: node")
     assert moved_text(Moved("j", "q", 1, ("n1",), ("n2",))) == "starts elsewhere: 1 task from n1 to n2"
+    assert moved_text(Moved("j", "q", 1, ("n1",), ("n1",), drained)).startswith(
+        "moves 1 task to other GPUs of n1: node"
+    )
+    assert staying_text(Staying("j", "q", 2, ("n1",))) == "keeps 2 tasks on n1, which would stop without the change"
+    assert staying_text(Staying("j", "q", 1, ("n1",), moves=True)).endswith(", which would move without the change")
     waits = NowWaiting("j", "q", (Reason(Token.RESERVED),), more_tasks=True)
     assert now_waiting_text(waits).startswith("waits for more tasks: ")

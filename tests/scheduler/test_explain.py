@@ -390,3 +390,10 @@ def test_a_higher_quota_lets_a_job_take_back_and_says_from_whom() -> None:
     assert way.edits == (Edit(Field.QUOTA, "speech", resource=GPU, before=0, after=4000),)
     assert way.costs == (Cost("old", Effect.EVICTED, 1),)
     assert way.promised
+
+
+def test_an_elastic_job_that_gives_its_surplus_does_not_stop() -> None:
+    big = a_job("big").team("rich").tasks(4, gang=2).on("node-1", 0).on("node-1", 1).on("node-1", 2).on("node-1", 3)
+    cluster = a_cluster().nodes(1, gpus=4).queue("rich", quota=2).queue("poor", quota=2)
+    found = explain(cluster.jobs(big, a_job("late").team("poor")).snapshot(), "late")
+    assert found.costs == (Cost("big", Effect.EVICTED, 1, partly=True),)

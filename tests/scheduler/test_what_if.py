@@ -106,6 +106,28 @@ def test_a_cancelled_job_stops_and_leaves_its_place() -> None:
     assert [entry.job for entry in found.started] == ["next"]
 
 
+def test_a_job_that_would_have_given_way_is_told_to_stay() -> None:
+    old, late = a_job("old").gpus(2).team("rich").on("node-1", 0, 1), a_job("late").gpus(2).team("poor")
+    cluster = a_cluster().nodes(1, gpus=2).queue("rich", quota=0).queue("poor", quota=2).jobs(old, late).snapshot()
+    found = what_if(cluster, (JobGone("late"),))
+    (staying,) = found.staying
+    assert (staying.job, staying.tasks, staying.nodes, staying.moves) == ("old", 1, ("node-1",), False)
+    assert (found.started, found.stopped, found.moved, found.unaffected_running) == ((), (), (), 0)
+
+
+def test_a_job_that_would_have_moved_is_told_to_stay() -> None:
+    old, other = a_job("old").on("node-1", 0), a_job("other").on("node-2", 0)
+    cluster = a_cluster().nodes(2, gpus=2).jobs(old, other, a_job("pair").gpus(2)).snapshot()
+    found = what_if(cluster, (JobGone("pair"),))
+    (staying,) = found.staying
+    assert (staying.tasks, staying.moves, found.moved) == (1, True, ())
+
+
+def test_another_gpu_of_the_same_node_is_not_elsewhere() -> None:
+    cluster = a_cluster().nodes(1, gpus=2).jobs(a_job("old").on("node-1", 0), a_job("next")).snapshot()
+    assert what_if(cluster, (JobGone("old"),)).moved == ()
+
+
 def two_nodes(spare: int) -> Snapshot:
     nodes = a_node("n1").gpus(2), a_node("n2").gpus(spare)
     return a_cluster().having(*nodes).jobs(a_job("j").gpus(2).on("n1", 0, 1), a_job("k").on("n2", 0)).at(9).snapshot()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gpuyard.cli.inputs import InputFile
+from gpuyard.cli.output import output_option, print_data
 
 if TYPE_CHECKING:
     from gpuyard.model.plan import Plan
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 @click.command(epilog="The formats are described by: gpuyard schema cluster, gpuyard schema job")
 @click.option("--cluster", "cluster_path", type=InputFile(), help="The cluster file, beside a job file.")
-@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@output_option
 @click.argument("path", metavar="[CLUSTER.yaml | JOB.yaml]", required=False, type=InputFile())
 def plan(cluster_path: Path | None, path: Path | None, output: str) -> None:
     """Say what the next scheduling cycle would decide, and why. Nothing is started.
@@ -63,10 +64,8 @@ def _about(decided: Plan, jobs: set[str]) -> Plan:
 
 
 def _show(decided: Plan, snapshot: Snapshot, output: str) -> None:
-    if output == "json":
-        import msgspec
-
-        click.echo(msgspec.json.format(msgspec.json.encode(decided), indent=2).decode())
+    if output != "text":
+        print_data(decided, output)
         return
     from gpuyard.cli.show import console, show_plan
 

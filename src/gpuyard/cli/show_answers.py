@@ -30,6 +30,7 @@ from gpuyard.model.text import (
     standing_text,
     started_text,
     stay_text,
+    staying_text,
     stopped_text,
     way_text,
 )
@@ -145,6 +146,7 @@ def _rows(difference: Difference) -> Iterator[tuple[str, str, str]]:
     yield from ((entry.job, entry.queue, started_text(entry)) for entry in difference.started)
     yield from ((entry.job, entry.queue, stopped_text(entry)) for entry in difference.stopped)
     yield from ((entry.job, entry.queue, moved_text(entry)) for entry in difference.moved)
+    yield from ((entry.job, entry.queue, staying_text(entry)) for entry in difference.staying)
     yield from ((entry.job, entry.queue, now_waiting_text(entry)) for entry in difference.waiting)
 
 
@@ -153,6 +155,7 @@ def _summary(difference: Difference) -> str:
         (len(difference.started), "starts", "start"),
         (len(difference.stopped), "stops", "stop"),
         (len(difference.moved), "is elsewhere", "are elsewhere"),
+        (len(difference.staying), "stays", "stay"),
         (len(difference.waiting), "waits", "wait"),
     )
     parts = [f"{count} {'job' if count == 1 else 'jobs'} {one if count == 1 else many}" for count, one, many in said]

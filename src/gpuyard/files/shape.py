@@ -18,7 +18,7 @@ from gpuyard.errors import InputError
 from gpuyard.files.format import NAME_PATTERN, PATTERN_WORDS, ClusterFileSpec, JobSpec, RunningJobSpec
 from gpuyard.files.place import Place
 from gpuyard.files.suggest import did_you_mean
-from gpuyard.files.tree import Kind
+from gpuyard.files.tree import YES_NO, Kind
 
 Spec = TypeVar("Spec")
 
@@ -152,7 +152,7 @@ def _check_word(place: Place, words: list[str]) -> None:
     word = str(place.spot.value)
     if word not in words:
         what = f'{_subject(place)} cannot be "{word}"{did_you_mean(word, words)}'
-        raise place.error(what, f"one of: {', '.join(words)}")
+        raise place.error(what, f"one of: {', '.join(map(_as_written, words))}")
 
 
 def _check_pattern(place: Place, pattern: str, about: str) -> None:
@@ -222,13 +222,18 @@ def _described(expected: inspect.Type) -> str:
     return str(extra.get("description", "")) if extra else ""
 
 
+def _as_written(word: str) -> str:
+    """A word as a file holds it: YAML takes a bare `off` for false."""
+    return f'"{word}"' if word in YES_NO else word
+
+
 def _words_of(pattern: str, expected: inspect.Type) -> list[str]:
     """What a declared type takes, in words."""
     match expected:
         case inspect.UnionType():
             words = [word for member in expected.types for word in _words_of(*_unwrapped(member))]
         case inspect.EnumType():
-            words = [f"one of {', '.join(str(member.value) for member in expected.cls)}"]
+            words = [f"one of {', '.join(_as_written(str(member.value)) for member in expected.cls)}"]
         case inspect.FloatType():
             words = [Kind.DECIMAL]
         case inspect.NoneType():

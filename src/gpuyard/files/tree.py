@@ -27,7 +27,7 @@ _LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 _NULLS: Final = frozenset({"", "~", "null", "Null", "NULL"})
 _BOOLS: Final = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
-_YES_NO: Final = frozenset(form for word in ("yes", "no", "on", "off") for form in (word, word.title(), word.upper()))
+YES_NO: Final = frozenset(form for word in ("yes", "no", "on", "off") for form in (word, word.title(), word.upper()))
 _INTEGER: Final = re.compile(r"[-+]?(0|[1-9][0-9]*)")
 _DECIMAL: Final = re.compile(r"[-+]?([0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))([eE][-+]?[0-9]+)?")
 _NOT_FINITE: Final = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
@@ -167,7 +167,7 @@ class _Builder:
             return self._spot(event, Kind.NULL, None)
         if text in _BOOLS:
             return self._spot(event, Kind.BOOL, _BOOLS[text])
-        if text in _YES_NO:
+        if text in YES_NO:
             meant = "true" if text.lower() in ("yes", "on") else "false"
             raise self._error(
                 f"YAML reads {text} as {meant}", event, fix=f'write {meant}, or "{text}" in quotes if it is a name'
@@ -246,7 +246,7 @@ class _Builder:
             raise self._error("merge keys (<<) are not part of the format", event, fix="write the fields out")
         if text in _NULLS:
             raise self._error("a key is missing before the colon", event, fix='write a name, or "" in quotes')
-        if text in _BOOLS or (text in _YES_NO and text != "on"):
+        if text in _BOOLS or (text in YES_NO and text != "on"):
             raise self._error(f"YAML reads {text} as true or false", event, fix=f'as a name it needs quotes: "{text}"')
         if text[0] in "+-.0123456789" and self._number_or_text(event, text).kind is not Kind.TEXT:
             raise self._error(f"the key {text} is a number", event, fix=f'as a name it needs quotes: "{text}"')

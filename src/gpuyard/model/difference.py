@@ -1,4 +1,4 @@
-"""What a change would make different: who starts, stops, moves and waits. The answer of `what-if`, as data.
+"""What a change would make different: who starts, stops, moves, stays and waits. The answer of `what-if`, as data.
 
 Place in the flow: two plans ─scheduler.what_if─▶ **Difference** ─▶ text, for people.
 """
@@ -45,6 +45,15 @@ class Moved(Affected, frozen=True, gc=False):
     """Why what runs must move; None where the tasks do not run yet and just start elsewhere."""
 
 
+class Staying(Affected, frozen=True, gc=False):
+    """Running tasks that keep their place after the change, and stop or move without it."""
+
+    tasks: int
+    nodes: tuple[str, ...]
+    moves: bool = False
+    """True where without the change they have another place; False where they have none."""
+
+
 class NowWaiting(Affected, frozen=True, gc=False):
     """A job that wants a place after the change and gets none, and did not wait without it."""
 
@@ -59,10 +68,11 @@ class Difference(msgspec.Struct, frozen=True, gc=False):
     started: tuple[Started, ...] = ()
     stopped: tuple[Stopped, ...] = ()
     moved: tuple[Moved, ...] = ()
+    staying: tuple[Staying, ...] = ()
     waiting: tuple[NowWaiting, ...] = ()
     unaffected_running: int = 0
     unaffected_waiting: int = 0
 
     @property
     def empty(self) -> bool:
-        return not (self.started or self.stopped or self.moved or self.waiting)
+        return not (self.started or self.stopped or self.moved or self.staying or self.waiting)

@@ -146,6 +146,8 @@ class Cost(msgspec.Struct, frozen=True, gc=False):
     job: str
     effect: Effect
     tasks: int
+    partly: bool = False
+    """True where other tasks of the job have a place all the same."""
 
 
 class WayOut(msgspec.Struct, frozen=True, gc=False):

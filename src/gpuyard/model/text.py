@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from gpuyard.model.difference import Moved, NowWaiting, Started, Stopped
+from gpuyard.model.difference import Moved, NowWaiting, Started, Staying, Stopped
 from gpuyard.model.explanation import (
     Cost,
     Edit,
@@ -201,7 +201,9 @@ def _place_freeing(reason: Reason) -> str:
 def _reserved(reason: Reason) -> str:
     owner = reason.beneficiary or reason.subject
     what = f"the free room is kept for {owner}" if owner else "the free room is kept for a job ahead of it"
-    return f"{what}: wait for other room"
+    # A place that was promised is nobody else's; on a start that is kept others may fill in until then.
+    shorter = f", or give it a run_limit that ends before {owner} starts" if owner and not reason.subject else ""
+    return f"{what}: wait for other room{shorter}"
 
 
 def _delayed(reason: Reason) -> str:
@@ -404,6 +406,8 @@ def forecast_text(forecast: Forecast, now_ms: int) -> str:
     soon = f"starts by itself in about {duration_text(max(0, forecast.p50_ms - now_ms))}"
     if forecast.p90_ms is None:
         return f"{soon}, if others end when they are thought to"
+    if forecast.p90_ms == forecast.p50_ms:
+        return soon
     return f"{soon}, almost surely within {duration_text(max(0, forecast.p90_ms - now_ms))}"
 
 
@@ -426,16 +430,21 @@ def way_text(way: WayOut) -> str:
 
 
 def costs_text(costs: tuple[Cost, ...]) -> str:
-    """Whom it costs: `nobody`, or `a must stop, b and c wait instead`."""
+    """Whom it costs: `nobody`, or `a must stop, b gives up 2 tasks, c and d wait instead`."""
     parts = []
-    for effect, one, many in (
-        (Effect.EVICTED, "must stop", "must stop"),
-        (Effect.MOVED, "must move", "must move"),
-        (Effect.WAITS, "waits instead", "wait instead"),
+    for effect, partly, one, many in (
+        (Effect.EVICTED, False, "must stop", "must stop"),
+        (Effect.EVICTED, True, "gives up {}", "give up {}"),
+        (Effect.MOVED, False, "must move", "must move"),
+        (Effect.MOVED, True, "must move {}", "must move {}"),
+        (Effect.WAITS, False, "waits instead", "wait instead"),
+        (Effect.WAITS, True, "gets {} fewer", "get {} fewer"),
     ):
-        names = [cost.job for cost in costs if cost.effect is effect]
-        if names:
-            parts.append(f"{names_text(tuple(names), len(names))} {one if len(names) == 1 else many}")
+        affected = [cost for cost in costs if (cost.effect, cost.partly) == (effect, partly)]
+        if affected:
+            tasks = sum(cost.tasks for cost in affected)
+            said = (one if len(affected) == 1 else many).format(f"{tasks} {_tasks(tasks)}")
+            parts.append(f"{names_text(tuple(cost.job for cost in affected), len(affected))} {said}")
     return ", ".join(parts) or "nobody"
 
 
@@ -496,9 +505,16 @@ def stopped_text(entry: Stopped) -> str:
 
 def moved_text(entry: Moved) -> str:
     route = f"from {_list(list(entry.sources))} to {_list(list(entry.nodes))}"
+    if entry.sources == entry.nodes:
+        route = f"to other GPUs of {_list(list(entry.nodes))}"
     if entry.reason is None:
         return f"starts elsewhere: {entry.tasks} {_tasks(entry.tasks)} {route}"
     return f"moves {entry.tasks} {_tasks(entry.tasks)} {route}: {reason_text(entry.reason)}"
+
+
+def staying_text(entry: Staying) -> str:
+    which = "which would move" if entry.moves else "which would stop"
+    return f"keeps {entry.tasks} {_tasks(entry.tasks)} on {_list(list(entry.nodes))}, {which} without the change"
 
 
 def now_waiting_text(entry: NowWaiting) -> str:

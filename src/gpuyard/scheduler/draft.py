@@ -150,7 +150,8 @@ class Draft:
         self.log: list[Placed | Eviction] = []
         """Everything done, in order."""
         self.disturbed: set[str] = set()
-        """Jobs that this cycle has evicted or moved something of."""
+        """Jobs that this cycle has evicted or moved something of, or that grew where others made room: it leaves them
+        alone from then on."""
         self.beneficiaries: set[str] = set()
         """Jobs for whose sake others gave way."""
         self.left: list[Left] = []
@@ -291,9 +292,11 @@ class Draft:
     def withdraw(self, placed: Placed) -> None:
         """A place this cycle gave goes to somebody else after all; its job waits again."""
         placed.withdrawn = True
-        job = placed.waiter.job
-        if not any(left.waiter.job.id == job.id for left in self.left):
-            self.left.append(Left(placed.waiter, (placed.waiter.rank[2:],)))
+        waiter = placed.waiter
+        known = next((at for at, left in enumerate(self.left) if left.waiter.job.id == waiter.job.id), len(self.left))
+        # What is above a minimum goes first; once the minimum goes, that is what the job waits for.
+        if known == len(self.left) or waiter.rank < self.left[known].waiter.rank:
+            self.left[known : known + 1] = [Left(waiter, (waiter.rank[2:],))]
 
     def leave_waiting(self, queue: str, jobs: Iterable[str], reasons: tuple[Reason, ...]) -> None:
         self.waiting.append(Waiting(queue, tuple(jobs), reasons))

@@ -82,7 +82,7 @@ class _Case:
             why=tuple(self._why()),
             starts=self._forecast() if standing is Standing.WAITING else None,
             placement=self.policy.node_placement.value,
-            costs=costs_for(self.plan.actions, job.id),
+            costs=costs_for(self.plan.actions, job.id, self.ledger.jobs),
             last_evicted_at_ms=job.last_evicted_at_ms,
             last_eviction=job.last_eviction,
         )

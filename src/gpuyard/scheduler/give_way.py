@@ -46,12 +46,15 @@ def make_room(draft: Draft, step: Step) -> None:
         ):
             failed.clear()
             turns.served(waiter, None)
+            if waiter.gang is not None and waiter.gang.active:
+                # Its minimum must not go while what it has just been given stays.
+                draft.disturbed.add(waiter.job.id)
         else:
             failed.add(kind)
             left.append(turns.dropped(waiter))
-    # Whoever had a place taken back is there already.
-    again = {entry.waiter.job.id for entry in left}
-    draft.left[:] = [*left, *(entry for entry in draft.left if entry.waiter.job.id not in again)]
+    # Whoever had a place taken back waits for that, whatever it had still wanted.
+    taken_back = {entry.waiter.job.id for entry in draft.left}
+    draft.left[:] = [*(entry for entry in left if entry.waiter.job.id not in taken_back), *draft.left]
 
 
 def _fits(draft: Draft, placer: Placer, waiter: Waiter) -> bool:

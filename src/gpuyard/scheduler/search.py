@@ -262,7 +262,7 @@ class Search:
         return sum(block.amounts[GPU_AT] * block.lost_ms for block in blocks) <= missing_milli * lowest
 
     def _used(self, taken: list[Block]) -> list[Block] | None:
-        """Those on whose nodes the job would go if all of them went."""
+        """Those on whose nodes the job would go if all of them went; all, where others hold back its queue."""
         self._evict(taken)
         before = len(self.draft.placed)
         placed = self._place()
@@ -270,7 +270,8 @@ class Search:
         self.draft.rollback(self.mark)
         if not placed:
             return None
-        return [block for block in taken if any(holding.position in nodes for holding in block.holdings)]
+        used = [block for block in taken if any(holding.position in nodes for holding in block.holdings)]
+        return used if len(used) == len(taken) or self._fits_without(used) else taken
 
     # Doing it ----------------------------------------------------------------------------------------------------
 

@@ -7,17 +7,19 @@ as it found it. Invariant: a way out is given only where a complete plan, by the
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from msgspec.structs import replace
 
 from gpuyard.model.explanation import Cost, Edit, Effect, WayKind, WayOut
+from gpuyard.model.jobs import Job
 from gpuyard.model.plan import Action, Bind, Evict, Move, Plan, Promise
 from gpuyard.model.snapshot import Change, JobGone, JobSeen, QueuesSet
 from gpuyard.policies.policy import Policy
 from gpuyard.scheduler.cycle import drafted
 from gpuyard.scheduler.edits import changes_of
+from gpuyard.scheduler.gang import ACTIVE
 from gpuyard.scheduler.ledger import Ledger
 
 MAX_TRIES: Final = 20
@@ -50,7 +52,9 @@ class Tryout:
         if not given:
             return None
         ended = {edit.subject for edit in edits}
-        costs = tuple(cost for cost in costs_of(self.before, after, self.job) if cost.job not in ended)
+        costs = tuple(
+            cost for cost in costs_of(self.before, after, self.job, self.ledger.jobs) if cost.job not in ended
+        )
         return WayOut(kind, edits, costs, promised=not any(isinstance(action, Bind) for action in given))
 
     def _plan(self, edits: tuple[Edit, ...]) -> Plan | None:
@@ -78,20 +82,32 @@ class Tryout:
                 return QueuesSet(self.ledger.queue_tree)
 
 
-def costs_of(before: Plan, after: Plan, job: str) -> tuple[Cost, ...]:
+def costs_of(before: Plan, after: Plan, job: str, jobs: Mapping[str, Job]) -> tuple[Cost, ...]:
     """What happens to others in one plan and not in the other: who must go, who must move, who gets no place."""
     disturbed = _disturbed(after.actions) - _disturbed(before.actions)
     left_out = _placed(before.actions) - _placed(after.actions)
     counts = Counter((effect, id) for id, _, effect in disturbed if id != job)
     counts.update((Effect.WAITS, id) for id, _ in left_out if id != job)
     ordered = sorted(counts.items(), key=lambda entry: (_ORDER.index(entry[0][0]), entry[0][1]))
-    return tuple(Cost(id, effect, tasks) for (effect, id), tasks in ordered)
+    return tuple(
+        Cost(id, effect, tasks, partly=_partly(jobs[id], effect, after.actions)) for (effect, id), tasks in ordered
+    )
 
 
-def costs_for(actions: Iterable[Action], job: str) -> tuple[Cost, ...]:
+def costs_for(actions: Iterable[Action], job: str, jobs: Mapping[str, Job]) -> tuple[Cost, ...]:
     """Who gives way to a job, by the reasons the actions carry."""
     mine = Plan(tuple(action for action in actions if action.reason.beneficiary == job))
-    return costs_of(Plan(), mine, job)
+    return costs_of(Plan(), mine, job, jobs)
+
+
+def _partly(job: Job, effect: Effect, actions: Iterable[Action]) -> bool:
+    """Whether a job that is affected has tasks that are not."""
+    mine = [action for action in actions if action.job == job.id]
+    gone = {action.task for action in mine if isinstance(action, Evict | Move)}
+    stays = any(task.state in ACTIVE and task.id not in gone for task in job.tasks)
+    if effect is Effect.MOVED:
+        return stays
+    return stays or any(isinstance(action, Bind | Promise | Move) for action in mine)
 
 
 def _disturbed(actions: Iterable[Action]) -> set[tuple[str, str, Effect]]:

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
-from gpuyard.model.difference import Affected, Difference, Moved, NowWaiting, Started, Stopped
+from gpuyard.model.difference import Affected, Difference, Moved, NowWaiting, Started, Staying, Stopped
 from gpuyard.model.jobs import DeviceShare, Job, Task, TaskState
 from gpuyard.model.nodes import Node
 from gpuyard.model.plan import Bind, Evict, Move, Plan, Promise, Resize
@@ -132,6 +132,7 @@ class _Comparison:
         self.started: list[Started] = []
         self.stopped: list[Stopped] = []
         self.moved: list[Moved] = []
+        self.staying: list[Staying] = []
         self.waiting: list[NowWaiting] = []
 
     def difference(self) -> Difference:
@@ -141,13 +142,14 @@ class _Comparison:
             self._compare(id)
         for id in sorted(self.after.waiting.keys() - self.before.waiting.keys()):
             self._now_waits(id)
-        entries: list[Affected] = [*self.started, *self.stopped, *self.moved, *self.waiting]
+        entries: list[Affected] = [*self.started, *self.stopped, *self.moved, *self.staying, *self.waiting]
         affected = {entry.job for entry in entries}
         others = [job for id, job in self.after.jobs.items() if id not in affected]
         return Difference(
             tuple(self.started),
             tuple(self.stopped),
             tuple(self.moved),
+            tuple(self.staying),
             tuple(self.waiting),
             unaffected_running=sum(any(task.state in ACTIVE for task in job.tasks) for job in others),
             unaffected_waiting=sum(all(task.state in _WANTING for task in job.tasks) for job in others),
@@ -161,17 +163,32 @@ class _Comparison:
     def _compare(self, id: str) -> None:
         old, new = self.before.outcome(id), self.after.outcome(id)
         queue = (self.after.jobs.get(id) or self.before.jobs[id]).queue
-        self._note_started(id, queue, {task: spot for task, spot in new.items() if task not in old})
-        running = _running(self.before.jobs.get(id))
+        running, in_place = _running(self.before.jobs.get(id)), self._in_place(id, new)
+        self._note_staying(id, queue, {task: spot for task, spot in in_place.items() if task not in old}, moves=False)
+        self._note_started(id, queue, {task: spot for task, spot in new.items() if task not in old | in_place})
         self._note_stopped(id, queue, {task: old[task] for task in old if task in running and task not in new})
         elsewhere = [task for task in old if task in new and _place(old[task]) != _place(new[task])]
-        self._note_moved(id, queue, [task for task in elsewhere if task in running], old, new)
-        self._note_moved(id, queue, [task for task in elsewhere if task not in running], old, new)
+        self._note_staying(id, queue, {task: new[task] for task in elsewhere if task in in_place}, moves=True)
+        self._note_moved(id, queue, [task for task in elsewhere if task in running and task not in in_place], old, new)
+        starting = [task for task in elsewhere if task not in running and old[task].node != new[task].node]
+        self._note_moved(id, queue, starting, old, new)
+
+    def _in_place(self, id: str, new: Outcome) -> Outcome:
+        """Tasks that run, whatever is changed, and stay where they are after it."""
+        if id not in self.before.jobs or id not in self.after.jobs:
+            return {}
+        running = {task.id: _spot(task) for task in self.before.jobs[id].tasks if task.state is TaskState.RUNNING}
+        still = _running(self.after.jobs[id])
+        return {task: spot for task, spot in new.items() if task in still and running.get(task) == spot}
 
     def _note_started(self, id: str, queue: str, spots: Outcome) -> None:
         if spots:
             promised = all(spot.promised for spot in spots.values())
             self.started.append(Started(id, queue, len(spots), _nodes(spots.values()), promised))
+
+    def _note_staying(self, id: str, queue: str, spots: Outcome, moves: bool) -> None:
+        if spots:
+            self.staying.append(Staying(id, queue, len(spots), _nodes(spots.values()), moves))
 
     def _note_stopped(self, id: str, queue: str, spots: Outcome) -> None:
         if spots:
