@@ -207,6 +207,8 @@ def same_rank(blocks: Iterator[Block], last: Block) -> Iterator[Block]:
 
 def closure(blocks: Sequence[Block]) -> list[Block]:
     """The blocks and what their jobs give up before them, each once."""
+    if not any(block.before for block in blocks):
+        return list(blocks)
     found: dict[int, Block] = {}
     for block in blocks:
         for one in (*block.before, block):

@@ -189,7 +189,8 @@ class Placer:
             return True
         self.draft.rollback(mark)
         together = self.keep_together and self._could_share_a_node(tasks, among)
-        if self._each(tasks, among, preferred) and not (together and self._waits(mark)):
+        waits_anyway = together and self._nothing_fits_now(tasks, among)
+        if not waits_anyway and self._each(tasks, among, preferred) and not (together and self._waits(mark)):
             return True
         self.draft.rollback(mark)
         # Whoever must wait anyway waits for one node rather than for several.
@@ -202,6 +203,10 @@ class Placer:
             self.draft.rollback(mark)
         largest_first = tuple(sorted(tasks, key=lambda task: _size(self.draft.shapes.of(task.request)), reverse=True))
         return largest_first != tasks and self._each(largest_first, among, preferred)
+
+    def _nothing_fits_now(self, tasks: tuple[Task, ...], among: Bools | None) -> bool:
+        first = self.draft.shapes.of(tasks[0].request)
+        return self._unruled and not first.shared and self.draft.fit.best(first, among) < 0
 
     def _could_share_a_node(self, tasks: tuple[Task, ...], among: Bools | None) -> bool:
         """Whether one node may come to have room for all the tasks together."""

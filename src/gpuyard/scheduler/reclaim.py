@@ -75,6 +75,9 @@ class ReclaimRules:
         self.held = [tuple(amounts) for amounts in self.draft.queues.held]
         """As things stood before anyone gave way."""
         self.givers = {giver.leaf: giver for giver in self._givers()}
+        models = set(self.draft.queues.resources.by_model.values()) if self.asked[:1] == [GPU_AT] else set()
+        self._told_of = [at for at in self.asked if at == self.asked[0] or at in models]
+        """What a reason may be about: the first thing the job asks for, or single models of it."""
         self._told: dict[int, Amounts] = {}
         """Per queue: what it has left after the blocks told so far. One that moves takes nothing away."""
 
@@ -244,9 +247,11 @@ class ReclaimRules:
 
     def _exceeded(self, quota: Sequence[int | None], held: Amounts) -> int:
         """Of what a queue holds more than it is owed: GPUs, or else one model of them."""
-        first, models = self.asked[0], self.draft.queues.resources.by_model.values()
-        among = [at for at in self.asked if at == first or (first == GPU_AT and at in models)]
-        return next((at for at in among if (owed := quota[at]) is not None and held[at] > owed), first)
+        for at in self._told_of:
+            owed = quota[at]
+            if owed is not None and held[at] > owed:
+                return at
+        return self.asked[0]
 
 
 class Taken:

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple, Protocol
 from gpuyard.model.reasons import Reason
 from gpuyard.scheduler.blocks import Block, FallingShort, Judge, by_index, closure
 from gpuyard.scheduler.cover import can_be_covered, cheapest_cover
-from gpuyard.scheduler.draft import Draft, Everyone, Evicted
+from gpuyard.scheduler.draft import Draft, Everyone, Evicted, Placed
 from gpuyard.scheduler.headroom import blockers
 from gpuyard.scheduler.jobbook import Waiter
 from gpuyard.scheduler.moves import in_feasible_order
@@ -196,6 +196,8 @@ class Search:
 
     def _cheapest(self, taken: list[Block]) -> Iterator[list[Block]]:
         """The cheapest sets that make room, the best first."""
+        if self._cannot_be_cheaper(taken) and self.rules.judge(taken).allows(taken):
+            yield taken
         found: list[_Cover] = []
         if len(taken) <= MAX_TWICE or len(taken[0].holdings) == 1:
             found = self._covers(taken, taken)
@@ -315,7 +317,7 @@ class Search:
     def _finish(self, mark: int, trial: Trial) -> bool:
         """Accept what a trial has done, if the rules do."""
         chosen = trial.blocks
-        moved = {id(block) for block in chosen if trial.has_returned(block)}
+        moved = {id(block) for block in chosen if trial.has_returned(block)} if trial.returned else set()
         allowed = self.rules.allows(chosen, moved) and (not self.rules.must_move or len(moved) == len(chosen))
         note_moves(self.draft, mark, trial.returned)
         if not allowed or not in_feasible_order(self.draft, mark):
@@ -327,16 +329,14 @@ class Search:
             reason = self.rules.reason(block, moved=id(block) in moved)
             for entry in entries:
                 entry.reason = reason
-                self._settle_unstarted(entry)
+                if entry.holding.placed is not None:
+                    self._settle_unstarted(entry, entry.holding.placed)
             self.draft.disturbed.add(block.job.id)
         self.draft.beneficiaries.add(self.waiter.job.id)
         return True
 
-    def _settle_unstarted(self, entry: Evicted) -> None:
+    def _settle_unstarted(self, entry: Evicted, placed: Placed) -> None:
         """What this cycle had only just placed is not told as stopped or moved: it starts elsewhere, or waits."""
-        placed = entry.holding.placed
-        if placed is None:
-            return
         if entry.moved_to is None:
             self.draft.withdraw(placed)
         else:

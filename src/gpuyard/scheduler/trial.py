@@ -70,6 +70,8 @@ class Trial:
 
     def staying(self) -> list[Block]:
         """Blocks that got their old places back."""
+        if not self.returned:
+            return []
         return [block for block in self.blocks if all(self._same_place(holding) for holding in block.holdings)]
 
     def _same_place(self, holding: Holding) -> bool:
@@ -187,6 +189,8 @@ class _Victims(Mapping[str, Waiter]):
 
     def _went_whole(self, job: Job) -> bool:
         """Whether a plain gang went with all its tasks; one that had lost some before cannot simply return."""
+        if len(job.tasks) == 1:
+            return True
         whole = job.group.leaf and len(job.tasks) == job.group.min_tasks
         return whole and all(task.id in self.evicted for task in job.tasks)
 
@@ -210,6 +214,8 @@ def _largest_first(waiter: Waiter) -> tuple[tuple[int, ...], tuple[int, ...], Ra
 
 def note_moves(draft: Draft, mark: int, returned: Mapping[str, Placed]) -> None:
     """Tell those evicted since the mark where they go instead."""
+    if not returned:
+        return
     for entry in draft.evicted_since(mark):
         entry.moved_to = returned.get(entry.holding.task.id)
         if entry.moved_to is not None:
