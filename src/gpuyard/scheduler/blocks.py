@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from gpuyard.model.jobs import Job, Task, TaskState
 from gpuyard.scheduler.draft import Draft, Evicted, Holding, Placed
 from gpuyard.scheduler.gang import Yielding
-from gpuyard.scheduler.resources import GPU_AT, Amounts, plus
+from gpuyard.scheduler.resources import GPU_AT, Amounts, plus, times
 from gpuyard.scheduler.yielding import StayKey, losing_since_ms, started_at_ms, stay_key
 
 PER_JOB: Final = 1
@@ -47,8 +47,13 @@ class Block:
         self.index = -1
         """Its place in the order in which blocks must give way."""
         amounts: Amounts = holdings[0].amounts
-        for holding in holdings[1:]:
-            amounts = plus(amounts, holding.amounts)
+        if len(holdings) > 1:
+            first = amounts
+            if all(holding.amounts is first for holding in holdings):
+                amounts = times(first, len(holdings))
+            else:
+                for holding in holdings[1:]:
+                    amounts = plus(amounts, holding.amounts)
         self.amounts = amounts
         # Tasks without a GPU weigh a little, too: of two otherwise equal ones the one that has run for less goes.
         self.cost = (amounts[GPU_AT] + 1) * lost_ms * WORK + PER_JOB

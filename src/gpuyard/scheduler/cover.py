@@ -18,7 +18,7 @@ from gpuyard.scheduler.fit import NO_FIT
 from gpuyard.scheduler.headroom import blockers
 from gpuyard.scheduler.jobbook import Waiter
 from gpuyard.scheduler.nodebook import Undo
-from gpuyard.scheduler.nodeprice import Price, Pricing, Stake
+from gpuyard.scheduler.nodeprice import Price, Pricing, Stake, stakes_by_node
 from gpuyard.scheduler.nodestate import Booked
 from gpuyard.scheduler.placement import has_rule
 from gpuyard.scheduler.shapes import Shape
@@ -53,14 +53,7 @@ class _Cover:
         self.draft = draft
         self.nodes = draft.nodes
         self.judge = judge
-        self.stakes: dict[int, list[Stake]] = {}
-        for block in candidates:
-            single = len(block.holdings) == 1
-            positions = (block.holdings[0].position,) if single else {holding.position for holding in block.holdings}
-            for position in positions:
-                self.stakes.setdefault(position, []).append(Stake(block, position))
-        for stakes in self.stakes.values():
-            stakes.sort(key=Stake.unit_price)
+        self.stakes = stakes_by_node(candidates)
         self.gone: set[int] = set()
         self.chosen: list[Block] = []
         self.undos: list[Undo] = []

@@ -235,8 +235,11 @@ def satisfied(group: TaskGroup, counts: dict[str, int]) -> bool:
 def is_incomplete(job: Job) -> bool:
     """Whether a job has tasks in place, none that succeeded, and fewer of them than its minimum."""
     states = [task.state for task in job.tasks]
-    if TaskState.SUCCEEDED in states or not any(state in IN_PLACE for state in states):
+    there = sum([state in IN_PLACE for state in states])
+    if not there or TaskState.SUCCEEDED in states:
         return False
+    if job.group.leaf:
+        return there < job.group.min_tasks
     return not satisfied(job.group, in_place(job, frozenset()))
 
 

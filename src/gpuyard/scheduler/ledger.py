@@ -272,11 +272,18 @@ class Ledger:
         self.neighbours.loaded = True
 
     def _kind(self, job: Job) -> tuple[object, ...]:
-        """Equal for jobs of one task whose accounts are equal; empty where that hangs on where the task lies."""
-        task = job.tasks[0] if len(job.tasks) == 1 else None
-        if task is None or not self._plain or task.request.gpu_memory_mib:
+        """Equal for jobs of equal tasks whose accounts are equal; empty where that hangs on where the tasks lie."""
+        if not job.tasks:
             return ()
-        return job.queue, self.shapes.of(task.request).id, task.state, job.preemptible
+        task = job.tasks[0]
+        request, state = task.request, task.state
+        if not self._plain or request.gpu_memory_mib:
+            return ()
+        if len(job.tasks) > 1:
+            for other in job.tasks:
+                if other.request is not request or other.state is not state:
+                    return ()
+        return job.queue, self.shapes.of(request).id, state, job.preemptible, len(job.tasks)
 
     def _account(self, job: Job) -> Account:
         """What a job counts: its active tasks as held, its pending ones as asked."""

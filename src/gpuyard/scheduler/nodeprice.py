@@ -10,9 +10,10 @@ from collections.abc import Iterable, Sequence
 from itertools import combinations
 from typing import Final
 
+from gpuyard.model.jobs import Request
 from gpuyard.model.quantities import MILLI
 from gpuyard.scheduler.blocks import Block, Judge, closure
-from gpuyard.scheduler.draft import Draft
+from gpuyard.scheduler.draft import Draft, Holding
 from gpuyard.scheduler.nodestate import Booked, NodeState
 from gpuyard.scheduler.resources import GPU_AT
 from gpuyard.scheduler.shapes import Shape
@@ -29,22 +30,28 @@ class Stake:
 
     __slots__ = ("block", "cpu_milli", "devices", "memory_bytes", "milli", "tasks", "whole")
 
-    def __init__(self, block: Block, position: int) -> None:
+    def __init__(self, block: Block, holding: Holding) -> None:
+        task, _, shares, amounts, _ = holding
+        request = task.request
         self.block = block
-        self.tasks: list[Booked] = []
-        self.milli = self.devices = self.cpu_milli = self.memory_bytes = 0
-        self.whole = True
+        self.tasks: list[Booked] = [(request, shares)]
+        self.milli = amounts[GPU_AT]
+        self.devices = len(shares)
+        self.cpu_milli = request.cpu_milli
+        self.memory_bytes = request.memory_bytes
+        self.whole = _only_whole(request)
         """Holds nothing but whole GPUs."""
-        for task, at, shares, amounts, _ in block.holdings:
-            if at == position:
-                request = task.request
-                self.tasks.append((request, shares))
-                self.milli += amounts[GPU_AT]
-                self.devices += len(shares)
-                self.cpu_milli += request.cpu_milli
-                self.memory_bytes += request.memory_bytes
-                if request.gpu_milli != MILLI or request.mig or request.gpu_memory_mib:
-                    self.whole = False
+
+    def add(self, holding: Holding) -> None:
+        """One more task of the block on the same node."""
+        task, _, shares, amounts, _ = holding
+        request = task.request
+        self.tasks.append((request, shares))
+        self.milli += amounts[GPU_AT]
+        self.devices += len(shares)
+        self.cpu_milli += request.cpu_milli
+        self.memory_bytes += request.memory_bytes
+        self.whole = self.whole and _only_whole(request)
 
     def unit_price(self) -> tuple[int, int]:
         return self.block.cost * MILLI // (self.milli or 1), self.block.index
@@ -156,3 +163,24 @@ class Pricing:
         if not any(block.before for block in blocks):
             return tuple(blocks)
         return tuple([block for block in closure(blocks) if id(block) not in self.gone])
+
+
+def _only_whole(request: Request) -> bool:
+    return request.gpu_milli == MILLI and not request.mig and not request.gpu_memory_mib
+
+
+def stakes_by_node(blocks: Iterable[Block]) -> dict[int, list[Stake]]:
+    """What blocks hold on every node they lie on, the cheapest per GPU first."""
+    found: dict[int, list[Stake]] = {}
+    for block in blocks:
+        mine: dict[int, Stake] = {}
+        for holding in block.holdings:
+            stake = mine.get(holding.position)
+            if stake is None:
+                stake = mine[holding.position] = Stake(block, holding)
+                found.setdefault(holding.position, []).append(stake)
+            else:
+                stake.add(holding)
+    for stakes in found.values():
+        stakes.sort(key=Stake.unit_price)
+    return found

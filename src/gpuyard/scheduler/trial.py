@@ -136,6 +136,7 @@ class _Victims(Mapping[str, Waiter]):
         self.leaves = {block.job.id: block.leaf for block in blocks}
         self._jobs = {block.job.id: block.job for block in blocks}
         self._gangs: dict[str, Gang] = {}
+        self._first: dict[str, Waiter | None] = {}
 
     def __getitem__(self, id: str) -> Waiter:
         waiter = self._made(id) if id in self._jobs else None
@@ -150,10 +151,11 @@ class _Victims(Mapping[str, Waiter]):
         return len(self._jobs)
 
     def _made(self, id: str) -> Waiter | None:
-        gang = self._gangs.get(id)
-        if gang is None:
+        """What a job that gave way wants first."""
+        if id not in self._first:
             gang = self._gangs[id] = Gang(_waiting_again(self._jobs[id], self.evicted))
-        return next_waiter(gang.job, self.leaves[id], gang, self.draft.shapes)
+            self._first[id] = next_waiter(gang.job, self.leaves[id], gang, self.draft.shapes)
+        return self._first[id]
 
     def waiters(self) -> Iterator[Waiter]:
         """All that can return; a gang that had lost a part before cannot."""
