@@ -107,25 +107,22 @@ class Blocks:
         """In the order they go. Nothing where the job was already disturbed in this cycle, or cannot free anything."""
         known = self._made.get(job.id)
         if known is None:
-            known = self._single(job, leaf) if len(job.tasks) == 1 else tuple(self._make(job, leaf))
-            self._made[job.id] = known
+            whole = len(job.tasks) == 1 or (job.group.leaf and len(job.tasks) == job.group.min_tasks)
+            whole = whole and job.id not in self.unstarted and all(map(_runs, job.tasks))
+            known = self._made[job.id] = self._whole(job, leaf) if whole else tuple(self._make(job, leaf))
         return () if job.id in self._draft.disturbed else known
 
-    def _single(self, job: Job, leaf: int) -> tuple[Block, ...]:
-        holding = self._holding(job, job.tasks[0])
-        return () if holding is None else (Block(job, leaf, (holding,), self._lost_ms(job), surplus=False),)
+    def _whole(self, job: Job, leaf: int) -> tuple[Block, ...]:
+        """A job that goes whole or not at all: most are."""
+        holdings = self._holdings(job, job.tasks)
+        return () if holdings is None else (Block(job, leaf, holdings, self._lost_ms(job), surplus=False),)
 
     def _make(self, job: Job, leaf: int) -> Iterator[Block]:
-        if job.group.leaf and len(job.tasks) == job.group.min_tasks and all(map(_runs, job.tasks)):
-            groups: Iterator[tuple[Task, ...]] = iter((job.tasks,))
-        else:
-            groups = Yielding(job).blocks()
         before: tuple[Block, ...] = ()
         left = sum(task.state is TaskState.RUNNING for task in job.tasks)
-        for tasks in groups:
-            found = [self._holding(job, task) for task in tasks]
-            holdings = tuple([holding for holding in found if holding is not None])
-            if len(holdings) < len(tasks):
+        for tasks in Yielding(job).blocks():
+            holdings = self._holdings(job, tasks)
+            if holdings is None:
                 return
             left -= len(tasks)
             unstarted = all(holding.placed for holding in holdings)
@@ -134,16 +131,22 @@ class Blocks:
             before = (*before, block)
             yield block
 
-    def _holding(self, job: Job, task: Task) -> Holding | None:
-        """None where stopping the task frees nothing that can be counted on."""
-        draft = self._draft
-        if job.id in self.unstarted and (placed := self.unstarted[job.id].get(task.id)):
-            return Holding(placed.task, placed.position, placed.shares, placed.amounts, placed)
-        position = draft.nodes.at.get(task.node, -1)
-        if position < 0 or not draft.nodes.sound(position):
-            return None
-        amounts = draft.ledger.amounts(task, draft.shapes.of(task.request), position)
-        return Holding(task, position, draft.nodes.held(job, task), amounts)
+    def _holdings(self, job: Job, tasks: Sequence[Task]) -> tuple[Holding, ...] | None:
+        """What tasks hold; None where stopping one of them frees nothing that can be counted on."""
+        nodes, ledger, shapes = self._draft.nodes, self._draft.ledger, self._draft.shapes
+        unstarted = self.unstarted.get(job.id, {})
+        found: list[Holding] = []
+        for task in tasks:
+            placed = unstarted.get(task.id) if unstarted else None
+            if placed is not None:
+                found.append(Holding(placed.task, placed.position, placed.shares, placed.amounts, placed))
+                continue
+            position = nodes.at.get(task.node, -1)
+            if position < 0 or not nodes.sound(position):
+                return None
+            amounts = ledger.amounts(task, shapes.of(task.request), position)
+            found.append(Holding(task, position, task.shares or nodes.held(job, task), amounts))
+        return tuple(found)
 
     def _lost_ms(self, job: Job) -> int:
         return max(0, self._draft.ledger.now_ms - losing_since_ms(job))

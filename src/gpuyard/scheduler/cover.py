@@ -152,7 +152,7 @@ class _Offers:
             self.renew(position)
             return
         left = tuple([block for block in price[2] if id(block) not in gone])
-        there = sum([id(stake.block) in gone for stake in self._stakes[position]])
+        there = self._count_gone(position)
         if there - self._gone_at.get(position, 0) != len(price[2]) - len(left):
             # Somebody went who was not to be paid for: less may do now.
             self.renew(position)
@@ -165,8 +165,12 @@ class _Offers:
         if price is None:
             self._prices.pop(position, None)
             return
-        self._gone_at[position] = sum([id(stake.block) in self._pricing.gone for stake in self._stakes[position]])
+        self._gone_at[position] = self._count_gone(position)
         self._offer(position, price)
+
+    def _count_gone(self, position: int) -> int:
+        gone = self._pricing.gone
+        return sum([id(stake.block) in gone for stake in self._stakes[position]]) if gone else 0
 
     def _offer(self, position: int, price: Price) -> None:
         self._prices[position] = price
