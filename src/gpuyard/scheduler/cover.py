@@ -8,7 +8,7 @@ cost; ties follow the order in which blocks must give way.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 from typing import Final
 
@@ -18,7 +18,7 @@ from gpuyard.scheduler.fit import NO_FIT
 from gpuyard.scheduler.headroom import blockers
 from gpuyard.scheduler.jobbook import Waiter
 from gpuyard.scheduler.nodebook import Undo
-from gpuyard.scheduler.nodeprice import Price, Pricing, Stake, stakes_by_node
+from gpuyard.scheduler.nodeprice import EXACT_BLOCKS, Price, Pricing, Stake, stakes_by_node
 from gpuyard.scheduler.nodestate import Booked
 from gpuyard.scheduler.placement import has_rule
 from gpuyard.scheduler.shapes import Shape
@@ -57,6 +57,8 @@ class _Cover:
         self.gone: set[int] = set()
         self.chosen: list[Block] = []
         self.undos: list[Undo] = []
+        self.leaving: dict[int, list[Booked]] = {}
+        """Per node: who has gone but is still on the books."""
 
     def undo(self) -> None:
         for undo in reversed(self.undos):
@@ -64,17 +66,19 @@ class _Cover:
 
     def make_room(self, shape: Shape, count: int) -> bool:
         """Places for so many tasks of one shape, one after the other where the next is cheapest."""
+        for position in list(self.leaving):
+            self._let_go(position)
         count -= self._already_free(shape, count)
         if not count:
             return True
-        offers = _Offers(self._pricing(shape), self.stakes)
+        offers = _Offers(self._pricing(shape), self.stakes, self._let_go)
         while count:
             position, blocks = offers.cheapest()
             if position < 0 or self.draft.out_of_steps:
                 return False
             if blocks and not self.judge.allows(blocks):
                 # What was allowed when it was priced is not any more: others have gone since.
-                offers.renew(position)
+                offers.refuse(position)
                 continue
             self.judge.take(blocks)
             touched = self._clear(position, blocks)
@@ -118,21 +122,29 @@ class _Cover:
             for task, at, shares, _, _ in block.holdings:
                 touched.setdefault(at, []).append((task.request, shares))
         for at, tasks in touched.items():
-            self.undos.append(self.nodes.evict(at, tasks))
+            self.leaving.setdefault(at, []).extend(tasks)
             self.draft.search_steps_left -= len(tasks)
+        self._let_go(position)
         return {position, *touched}
+
+    def _let_go(self, position: int) -> None:
+        """Take those off a node who have gone: done when the node is looked at, as most are not looked at again."""
+        tasks = self.leaving.pop(position, None)
+        if tasks:
+            self.undos.append(self.nodes.evict(position, tasks))
 
 
 class _Offers:
     """Nodes by price. Old offers are left lying in the heap and skipped."""
 
-    def __init__(self, pricing: Pricing, stakes: dict[int, list[Stake]]) -> None:
+    def __init__(self, pricing: Pricing, stakes: dict[int, list[Stake]], let_go: Callable[[int], None]) -> None:
         self._pricing = pricing
+        self._let_go = let_go
         self._stakes = stakes
         self._prices: dict[int, Price] = {}
         self._heap: list[tuple[int, tuple[int, ...], int]] = []
-        self._gone_at: dict[int, int] = {}
-        """Per node: how many of its blocks were gone when it was priced."""
+        self._all_needed: set[int] = set()
+        """Nodes whose price is for all there is on them."""
         for position in stakes:
             self.renew(position)
 
@@ -145,27 +157,40 @@ class _Offers:
                 return position, price[2]
         return -1, ()
 
+    def refuse(self, position: int) -> None:
+        """The blocks of a price may not go; others on the node may, where all sets are looked at."""
+        left = len(self._stakes[position]) - self._count_gone(position)
+        if self._pricing.exact and left <= EXACT_BLOCKS:
+            self.renew(position)
+        else:
+            self._prices.pop(position, None)
+
     def lower(self, position: int) -> None:
         """Some blocks of a node have gone for another's sake: what is left of its price makes the same room."""
         price, gone = self._prices.get(position), self._pricing.gone
         if price is None:
             self.renew(position)
             return
-        left = tuple([block for block in price[2] if id(block) not in gone])
-        there = self._count_gone(position)
-        if there - self._gone_at.get(position, 0) != len(price[2]) - len(left):
-            # Somebody went who was not to be paid for: less may do now.
+        cost, order, blocks = price
+        if self._pricing.exact or position not in self._all_needed:
+            # Somebody may have gone who was not to be paid for: then less may do now.
             self.renew(position)
             return
-        self._gone_at[position] = there
-        self._offer(position, (sum([block.cost for block in left]), (sum([block.index for block in left]),), left))
+        freed = [block for block in blocks if id(block) in gone]
+        left = tuple([block for block in blocks if id(block) not in gone])
+        cost -= sum([block.cost for block in freed])
+        self._offer(position, (cost, (sum(order) - sum([block.index for block in freed]),), left))
 
     def renew(self, position: int) -> None:
+        self._let_go(position)
         price = self._pricing.price(position, self._stakes[position]) if position in self._stakes else None
         if price is None:
             self._prices.pop(position, None)
             return
-        self._gone_at[position] = self._count_gone(position)
+        if len(price[2]) == len(self._stakes[position]) - self._count_gone(position):
+            self._all_needed.add(position)
+        else:
+            self._all_needed.discard(position)
         self._offer(position, price)
 
     def _count_gone(self, position: int) -> int:

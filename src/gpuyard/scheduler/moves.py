@@ -7,7 +7,7 @@ in, the actions never book a device beyond its capacity.
 from __future__ import annotations
 
 from gpuyard.scheduler.draft import Draft, Evicted, Eviction
-from gpuyard.scheduler.nodestate import NodeState
+from gpuyard.scheduler.nodestate import Booked, NodeState
 
 States = dict[int, NodeState]
 
@@ -23,8 +23,7 @@ def in_feasible_order(draft: Draft, mark: int) -> bool:
         return True
     states = _states_before(draft, mark)
     leaving = [entry for entry in evicted if entry.moved_to is None]
-    for entry in leaving:
-        _leave(draft, states, entry)
+    _leave_all(draft, states, leaving)
     ordered = _ordered_moves(draft, states, moving)
     if ordered is None:
         return False
@@ -41,6 +40,15 @@ def _states_before(draft: Draft, mark: int) -> States:
             if position not in states:
                 states[position] = later or now
     return states
+
+
+def _leave_all(draft: Draft, states: States, leaving: list[Evicted]) -> None:
+    by_node: dict[int, list[Booked]] = {}
+    for entry in leaving:
+        task, position, shares, _, _ = entry.holding
+        by_node.setdefault(position, []).append((task.request, shares))
+    for position, tasks in by_node.items():
+        states[position] = states[position].without(tasks, draft.nodes.frames[position])
 
 
 def _leave(draft: Draft, states: States, entry: Evicted) -> None:

@@ -115,7 +115,7 @@ class Pricing:
         return state.free.bit_count() + sum([stake.devices for stake in stakes]) >= self.shape.request.devices
 
     def _greedy(self, position: int, state: NodeState, stakes: list[Stake]) -> Price | None:
-        """Blocks by what they cost per GPU, as the stakes are sorted."""
+        """Blocks by what they cost per GPU, as the stakes are sorted. Whether they may go is asked when they are to."""
         chosen: list[Stake] = []
         free = state.free.bit_count()
         for stake in stakes:
@@ -128,8 +128,6 @@ class Pricing:
         if not self._countable or free - self.shape.request.devices >= min([stake.devices for stake in chosen]):
             chosen = self._pruned(position, state, chosen)
         blocks = self._with_before([stake.block for stake in chosen])
-        if not self.judge.allows(blocks):
-            return None
         return sum([block.cost for block in blocks]), (sum([block.index for block in blocks]),), blocks
 
     def _pruned(self, position: int, state: NodeState, chosen: list[Stake]) -> list[Stake]:
