@@ -288,7 +288,7 @@ def test_the_start_of_the_head_is_never_delayed_by_those_who_fill_in(drawn: tupl
 
 @thorough
 @given(streams())
-def test_the_first_start_is_never_delayed_where_everyone_has_one(drawn: tuple[Snapshot, list[Job]]) -> None:
+def test_no_kept_start_is_ever_delayed_where_everyone_has_one(drawn: tuple[Snapshot, list[Job]]) -> None:
     never_delayed(*drawn, CONSERVATIVE)
 
 

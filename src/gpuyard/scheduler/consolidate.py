@@ -26,7 +26,7 @@ from gpuyard.scheduler.shapes import Shape
 from gpuyard.scheduler.small_sets import FEW_BLOCKS
 from gpuyard.scheduler.yielding import started_at_ms, stay_key
 
-NODES_LOOKED_AT: Final = 16
+NODES_LOOKED_AT: Final = 24
 """Of the nodes that lack least, so many are priced for one job; for a gang as many more as it has tasks."""
 
 ATTEMPTS: Final = 8

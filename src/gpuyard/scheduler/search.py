@@ -192,8 +192,7 @@ class Search:
 
     def _looked_over(self, blocks: list[Block]) -> list[Block]:
         """A few blocks that were priced task by task, without those that later ones made needless."""
-        several = len(self.waiter.shapes) > 1 and 1 < len(blocks) <= MAX_LOOKED_OVER
-        return self._pruned(blocks) if several else blocks
+        return self._pruned(blocks) if 1 < len(blocks) <= MAX_LOOKED_OVER else blocks
 
     def _cheapest(self, taken: list[Block]) -> Iterator[list[Block]]:
         """The cheapest sets that make room, the best first."""
