@@ -36,6 +36,12 @@ class GaveWay(NamedTuple):
         return all(isinstance(action, Move) for action in self.actions)
 
     @property
+    def was_only_promised(self) -> bool:
+        """Whether nothing of it had started: a promise was taken back."""
+        gone = {action.task for action in self.actions}
+        return all(task.state is TaskState.PROMISED for task in self.job.tasks if task.id in gone)
+
+    @property
     def is_rest(self) -> bool:
         """Whether nothing of the job runs on where it was."""
         gone = {action.task for action in self.actions}

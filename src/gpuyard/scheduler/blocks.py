@@ -32,7 +32,19 @@ ABOVE_MINIMUM: Final = 2
 class Block:
     """Something that can give way as a unit."""
 
-    __slots__ = ("amounts", "before", "cost", "holdings", "index", "job", "leaf", "lost_ms", "surplus")
+    __slots__ = (
+        "_stakes",
+        "_stay",
+        "amounts",
+        "before",
+        "cost",
+        "holdings",
+        "index",
+        "job",
+        "leaf",
+        "lost_ms",
+        "surplus",
+    )
 
     def __init__(self, job: Job, leaf: int, holdings: tuple[Holding, ...], lost_ms: int, surplus: bool) -> None:
         self.job = job
@@ -57,9 +69,16 @@ class Block:
         self.amounts = amounts
         # Tasks without a GPU weigh a little, too: of two otherwise equal ones the one that has run for less goes.
         self.cost = (amounts[GPU_AT] + 1) * lost_ms * WORK + PER_JOB
+        self._stay: StayKey | None = None
 
     def evicted(self) -> list[Evicted]:
         return [Evicted(self.job, self.leaf, holding) for holding in self.holdings]
+
+    def stay(self) -> StayKey:
+        """How long its job should stay."""
+        if self._stay is None:
+            self._stay = stay_key(self.job)
+        return self._stay
 
 
 class Blocks:

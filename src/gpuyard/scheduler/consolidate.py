@@ -24,9 +24,9 @@ from gpuyard.scheduler.resources import GPU_AT
 from gpuyard.scheduler.search import Search
 from gpuyard.scheduler.shapes import Shape
 from gpuyard.scheduler.small_sets import FEW_BLOCKS
-from gpuyard.scheduler.yielding import started_at_ms, stay_key
+from gpuyard.scheduler.yielding import started_at_ms
 
-NODES_LOOKED_AT: Final = 24
+NODES_LOOKED_AT: Final = 16
 """Of the nodes that lack least, so many are priced for one job; for a gang as many more as it has tasks."""
 
 ATTEMPTS: Final = 8
@@ -122,7 +122,7 @@ class Consolidate:
 
     def affordable(self, blocks: Sequence[Block]) -> bool:
         """Whether moving all of these is within every budget."""
-        if sum(len(block.holdings) for block in blocks) > self.moves_left:
+        if sum([len(block.holdings) for block in blocks]) > self.moves_left:
             return False
         most = self.budget.max_price
         if most is not None and sum(block.cost // WORK for block in blocks) > most * 1000:
@@ -194,7 +194,7 @@ class ConsolidateRules:
         """Whoever would be served last moves first, where the price is the same. A job does not move itself."""
         found = {id(block): block for position in self._nodes() for block in self.step.blocks_on(position)}
         others = [block for block in found.values() if self._may_be_moved(block)]
-        return iter(sorted(others, key=lambda block: stay_key(block.job), reverse=True))
+        return iter(sorted(others, key=Block.stay, reverse=True))
 
     def _may_be_moved(self, block: Block) -> bool:
         """A job does not move itself, and an over-fed queue does not shuffle an under-fed one."""

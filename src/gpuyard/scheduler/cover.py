@@ -119,8 +119,8 @@ class _Cover:
         for block in blocks:
             self.gone.add(id(block))
             self.chosen.append(block)
-            for task, at, shares, _, _ in block.holdings:
-                touched.setdefault(at, []).append((task.request, shares))
+            for one in block.holdings:
+                touched.setdefault(one.position, []).append((one.task.request, one.shares))
         for at, tasks in touched.items():
             self.leaving.setdefault(at, []).extend(tasks)
             self.draft.search_steps_left -= len(tasks)

@@ -129,7 +129,8 @@ class Asked(NamedTuple):
 
 def _asked(draft: Draft, waiter: Waiter) -> list[Asked]:
     """The shapes of a chunk, the largest first."""
-    shapes = sorted(set(waiter.shapes), key=lambda shape: (shape.asked, -shape.id), reverse=True)
+    # Of equals the first of the job first: in which order shapes became known says nothing.
+    shapes = sorted(dict.fromkeys(waiter.shapes), key=lambda shape: shape.asked, reverse=True)
     return [
         Asked(shape.request, waiter.shapes.count(shape), _matching(draft, shape.request.where), measures(draft, shape))
         for shape in shapes

@@ -12,6 +12,8 @@ from copy import copy
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
+
 from gpuyard.model.jobs import DeviceShare, Job, Task
 from gpuyard.model.plan import Action, Bind, Evict, Move, Plan, Promise, Waiting
 from gpuyard.model.reasons import Reason, Token
@@ -33,28 +35,28 @@ if TYPE_CHECKING:
     from gpuyard.scheduler.reserve import Reserve
 
 
-class Placed:
+class Placed(msgspec.Struct, gc=False, eq=False):
     """One task that this cycle has given a place."""
 
-    __slots__ = ("amounts", "moves", "position", "shape", "shares", "task", "undo", "waiter", "waits", "withdrawn")
+    waiter: Waiter
+    task: Task
+    shape: Shape
+    position: int
+    waits: bool
+    """True where the place is still being freed."""
+    stays: bool = False
+    """True where it is the very place the task had, and never leaves."""
+    moves: bool = False
+    """True where it is the new place of a task that this cycle takes off its old one."""
+    withdrawn: bool = False
+    """True where it was given and, before the cycle ended, taken back for somebody else."""
+    shares: tuple[DeviceShare, ...] = ()
+    amounts: Amounts = ()
+    undo: Undo | None = None
+    """How to take it off the books again."""
 
-    def __init__(self, waiter: Waiter, task: Task, shape: Shape, position: int, waits: bool) -> None:
-        self.waiter = waiter
-        self.task = task
-        self.shape = shape
-        self.position = position
-        self.waits = waits
-        """True where the place is still being freed."""
-        self.moves = False
-        """True where it is the new place of a task that this cycle takes off its old one."""
-        self.withdrawn = False
-        """True where it was given and, before the cycle ended, taken back for somebody else."""
-        self.shares: tuple[DeviceShare, ...] = ()
-        self.amounts: Amounts = ()
-        self.undo: Undo
 
-
-class Holding(NamedTuple):
+class Holding(msgspec.Struct, frozen=True, gc=False):
     """What one running task holds: where, which devices, and what that counts at its queue."""
 
     task: Task
@@ -65,18 +67,16 @@ class Holding(NamedTuple):
     """Set where the task has not started yet: this same cycle gave it the place."""
 
 
-class Evicted:
+class Evicted(msgspec.Struct, gc=False, eq=False):
     """One task that this cycle takes off its place."""
 
-    __slots__ = ("holding", "job", "leaf", "moved_to", "reason")
-
-    def __init__(self, job: Job, leaf: int, holding: Holding) -> None:
-        self.job = job
-        self.leaf = leaf
-        self.holding = holding
-        self.reason: Reason
-        self.moved_to: Placed | None = None
-        """Its new place, where it has one."""
+    job: Job
+    leaf: int
+    holding: Holding
+    reason: Reason | None = None
+    """Set when it is settled that it goes."""
+    moved_to: Placed | None = None
+    """Its new place, where it has one."""
 
     @property
     def stays(self) -> bool:
@@ -167,13 +167,13 @@ class Draft:
         self.reserved: Reserve | None = None
         """Starts that are kept for jobs that wait; None while nothing is kept."""
 
-    def at_another_time(self, nodes: NodeBook, queues: QueueBook, kept: KeptStates) -> Draft:
-        """The same cluster with other things free, beside what is kept: for asking what would fit, not for planning."""
+    def at_another_time(self, nodes: NodeBook, queues: QueueBook) -> Draft:
+        """The same cluster with other things free: for asking what would fit, not for planning."""
         other = copy(self)
         other.__dict__.pop("fit_later", None)
         other.nodes, other.queues = nodes, queues
         other.placed, other.log, other.reserved = self.placed.copy(), [], None
-        other.fit = BesideFit(nodes, self.eligibility, self.policy, self._gradient, kept)
+        other.fit = FitTable(nodes, self.eligibility, self.policy, self._gradient)
         return other
 
     def fits_beside(self, kept: KeptStates) -> tuple[FitTable, LaterFit]:
@@ -219,9 +219,9 @@ class Draft:
         entry = Eviction(evicted)
         by_node: dict[int, list[Booked]] = {}
         for one in evicted:
-            task, position, shares, amounts, _ = one.holding
-            by_node.setdefault(position, []).append((task.request, shares))
-            key = (one.leaf, amounts)
+            holding = one.holding
+            by_node.setdefault(holding.position, []).append((holding.task.request, holding.shares))
+            key = (one.leaf, holding.amounts)
             entry.charges[key] = entry.charges.get(key, 0) + 1
         entry.undos = [self.nodes.evict(position, tasks) for position, tasks in by_node.items()]
         for (leaf, amounts), times in entry.charges.items():
@@ -246,6 +246,7 @@ class Draft:
             if self.reserved is not None:
                 self.reserved.undo()
             if isinstance(entry, Placed):
+                assert entry.undo is not None
                 self.nodes.undo(entry.undo)
                 undone.append(self.placed.pop())
                 self.queues.charge(entry.waiter.leaf, entry.amounts, entry.waiter.firm, times=-1)
@@ -320,6 +321,7 @@ class Draft:
     def _stop(self, evicted: Evicted) -> Action:
         job, task, source = evicted.job.id, evicted.holding.task.id, evicted.holding.task.node
         to = evicted.moved_to
+        assert evicted.reason is not None
         if to is None:
             return Evict(job, task, source, evicted.reason)
         return Move(job, task, source, self.nodes.frames[to.position].node.name, to.shares, evicted.reason)

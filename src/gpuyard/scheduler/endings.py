@@ -27,11 +27,19 @@ def is_timed(job: Job) -> bool:
 
 
 def started_ms(job: Job, now_ms: int) -> int:
-    """When its first task that runs was started; a job of which nothing runs would start now."""
-    if len(job.tasks) == 1:
-        task = job.tasks[0]
-        return task.started_at_ms if task.state is TaskState.RUNNING else now_ms
-    return min((task.started_at_ms for task in job.tasks if task.state is TaskState.RUNNING), default=now_ms)
+    """When its first task that runs was started; one that waits would start now, one promised a place soon."""
+    if len(job.tasks) == 1 and job.tasks[0].state is TaskState.RUNNING:
+        return job.tasks[0].started_at_ms
+    running = [task.started_at_ms for task in job.tasks if task.state is TaskState.RUNNING]
+    if running:
+        return min(running)
+    promised = any(task.state is TaskState.PROMISED for task in job.tasks)
+    return now_ms + freeing_ms(job) if promised else now_ms
+
+
+def freeing_ms(job: Job) -> int:
+    """How long a job waits for a promised place to be freed, as far as plans count on it."""
+    return _allowance_ms(planned_ms(job) or 0)
 
 
 def end_ms(job: Job, now_ms: int) -> int:
@@ -49,4 +57,8 @@ def end_after_ms(started_at_ms: int, length_ms: int, now_ms: int) -> int:
     end = started_at_ms + length_ms
     if end > now_ms:
         return end
-    return now_ms + max(now_ms - end, length_ms // ALLOWANCE_PART, LEAST_ALLOWANCE_MS)
+    return now_ms + max(now_ms - end, _allowance_ms(length_ms))
+
+
+def _allowance_ms(length_ms: int) -> int:
+    return max(length_ms // ALLOWANCE_PART, LEAST_ALLOWANCE_MS)

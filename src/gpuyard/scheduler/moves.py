@@ -6,7 +6,8 @@ in, the actions never book a device beyond its capacity.
 
 from __future__ import annotations
 
-from gpuyard.scheduler.draft import Draft, Evicted, Eviction
+from gpuyard.scheduler.draft import Draft, Evicted, Eviction, Placed
+from gpuyard.scheduler.nodebook import Undo
 from gpuyard.scheduler.nodestate import Booked, NodeState
 
 States = dict[int, NodeState]
@@ -36,7 +37,7 @@ def _states_before(draft: Draft, mark: int) -> States:
     """The nodes touched since the mark as they would have been without it."""
     states: States = {}
     for entry in draft.log[mark:]:
-        for position, now, later in entry.undos if isinstance(entry, Eviction) else (entry.undo,):
+        for position, now, later in _undos(entry):
             if position not in states:
                 states[position] = later or now
     return states
@@ -45,15 +46,15 @@ def _states_before(draft: Draft, mark: int) -> States:
 def _leave_all(draft: Draft, states: States, leaving: list[Evicted]) -> None:
     by_node: dict[int, list[Booked]] = {}
     for entry in leaving:
-        task, position, shares, _, _ = entry.holding
-        by_node.setdefault(position, []).append((task.request, shares))
+        one = entry.holding
+        by_node.setdefault(one.position, []).append((one.task.request, one.shares))
     for position, tasks in by_node.items():
         states[position] = states[position].without(tasks, draft.nodes.frames[position])
 
 
 def _leave(draft: Draft, states: States, entry: Evicted) -> None:
-    task, position, shares, _, _ = entry.holding
-    states[position] = states[position].plus(task.request, shares, draft.nodes.frames[position])
+    one = entry.holding
+    states[one.position] = states[one.position].plus(one.task.request, one.shares, draft.nodes.frames[one.position])
 
 
 def _ordered_moves(draft: Draft, states: States, moving: list[Evicted]) -> list[Evicted] | None:
@@ -81,3 +82,9 @@ def _move(draft: Draft, states: States, entry: Evicted) -> bool:
         return False
     states[to.position] = states[to.position].less(to.task.request, to.shares, frame)
     return True
+
+
+def _undos(entry: Placed | Eviction) -> list[Undo]:
+    if isinstance(entry, Eviction):
+        return entry.undos
+    return [] if entry.undo is None else [entry.undo]

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Sequence
 from itertools import combinations
 from typing import Final
 
+import msgspec
+
 from gpuyard.model.jobs import Request
 from gpuyard.model.quantities import MILLI
 from gpuyard.scheduler.blocks import Block, Judge, closure
@@ -25,33 +27,29 @@ Price = tuple[int, tuple[int, ...], tuple[Block, ...]]
 """Cost, the blocks' places in the order, the blocks."""
 
 
-class Stake:
+class Stake(msgspec.Struct, gc=False, eq=False):
     """What one block holds on one node."""
 
-    __slots__ = ("block", "cpu_milli", "devices", "memory_bytes", "milli", "tasks", "whole")
-
-    def __init__(self, block: Block, holding: Holding) -> None:
-        task, _, shares, amounts, _ = holding
-        request = task.request
-        self.block = block
-        self.tasks: list[Booked] = [(request, shares)]
-        self.milli = amounts[GPU_AT]
-        self.devices = len(shares)
-        self.cpu_milli = request.cpu_milli
-        self.memory_bytes = request.memory_bytes
-        self.whole = _only_whole(request)
-        """Holds nothing but whole GPUs."""
+    block: Block
+    holding: Holding
+    devices: int
+    milli: int
+    more: tuple[Holding, ...] = ()
+    """Further tasks of the block on the same node."""
 
     def add(self, holding: Holding) -> None:
-        """One more task of the block on the same node."""
-        task, _, shares, amounts, _ = holding
-        request = task.request
-        self.tasks.append((request, shares))
-        self.milli += amounts[GPU_AT]
-        self.devices += len(shares)
-        self.cpu_milli += request.cpu_milli
-        self.memory_bytes += request.memory_bytes
-        self.whole = self.whole and _only_whole(request)
+        self.more = (*self.more, holding)
+        self.devices += len(holding.shares)
+        self.milli += holding.amounts[GPU_AT]
+
+    @property
+    def holdings(self) -> tuple[Holding, ...]:
+        return (self.holding, *self.more)
+
+    @property
+    def whole(self) -> bool:
+        """Whether it holds nothing but whole GPUs."""
+        return _only_whole(self.holding.task.request) and all(_only_whole(one.task.request) for one in self.more)
 
     def unit_price(self) -> tuple[int, int]:
         return self.block.cost * MILLI // (self.milli or 1), self.block.index
@@ -83,14 +81,13 @@ class Pricing:
 
     def _exact(self, position: int, state: NodeState, stakes: list[Stake]) -> Price | None:
         best: Price | None = None
-        fewest = self._fewest(state, stakes)
-        for size in range(fewest, len(stakes) + 1):
+        for size in range(self._fewest(state, stakes), len(stakes) + 1):
             for some in combinations(stakes, size):
                 if not self._enough_devices(state, some):
                     continue
                 blocks = self._with_before([stake.block for stake in some])
-                cost = sum(block.cost for block in blocks)
-                order = tuple(sorted((block.index for block in blocks), reverse=True))
+                cost = sum([block.cost for block in blocks])
+                order = tuple(sorted([block.index for block in blocks], reverse=True))
                 if best is not None and (cost, order) >= best[:2]:
                     continue
                 if self._makes_room(position, state, some) and self.judge.allows(blocks):
@@ -101,10 +98,10 @@ class Pricing:
         """No fewer blocks than this can be enough."""
         if not self._countable:
             return 1
-        free = state.free.bit_count()
-        for count, devices in enumerate(sorted((stake.devices for stake in stakes), reverse=True), start=1):
-            free += devices
-            if free >= self.shape.request.devices:
+        missing = self.shape.request.devices - state.free.bit_count()
+        for count, devices in enumerate(sorted([stake.devices for stake in stakes], reverse=True), start=1):
+            missing -= devices
+            if missing <= 0:
                 return count
         return len(stakes) + 1
 
@@ -141,20 +138,22 @@ class Pricing:
     def _makes_room(self, position: int, state: NodeState, stakes: Sequence[Stake]) -> bool:
         self.draft.search_steps_left -= 1
         if self._countable and all(stake.whole for stake in stakes):
-            return self._adds_up(position, state, stakes)
-        tasks: Iterable[Booked] = [booked for stake in stakes for booked in stake.tasks]
+            return self._enough_devices(state, stakes) and self._adds_up(position, state, stakes)
+        tasks: list[Booked] = [(one.task.request, one.shares) for stake in stakes for one in stake.holdings]
         return self.fit.fits_in(self.shape, position, state.without(tasks, self.draft.nodes.frames[position]))
 
     def _adds_up(self, position: int, state: NodeState, stakes: Sequence[Stake]) -> bool:
-        """Whole GPUs are counted: no need to work the new state out."""
+        """Where the GPUs are enough: whether the rest is. No need to work the new state out."""
         request = self.shape.request
-        cpu_milli = state.cpu_milli + sum([stake.cpu_milli for stake in stakes])
-        memory_bytes = state.memory_bytes + sum([stake.memory_bytes for stake in stakes])
-        slots = state.slots + sum([len(stake.tasks) for stake in stakes])
+        cpu_milli, memory_bytes, slots = state.cpu_milli, state.memory_bytes, state.slots
+        for stake in stakes:
+            for one in stake.holdings:
+                cpu_milli += one.task.request.cpu_milli
+                memory_bytes += one.task.request.memory_bytes
+                slots += 1
         if request.cpu_milli > max(cpu_milli, 0) or request.memory_bytes > max(memory_bytes, 0):
             return False
-        eligible = self.draft.eligibility.as_lists(request.where)[position]
-        return eligible and slots >= self.shape.copies and self._enough_devices(state, stakes)
+        return slots >= self.shape.copies and self.draft.eligibility.as_lists(request.where)[position]
 
     def _with_before(self, blocks: list[Block]) -> tuple[Block, ...]:
         """The blocks and what must go before them; what is gone already costs nothing more."""
@@ -171,14 +170,13 @@ def stakes_by_node(blocks: Iterable[Block]) -> dict[int, list[Stake]]:
     """What blocks hold on every node they lie on, the cheapest per GPU first."""
     found: dict[int, list[Stake]] = {}
     for block in blocks:
-        mine: dict[int, Stake] = {}
         for holding in block.holdings:
-            stake = mine.get(holding.position)
-            if stake is None:
-                stake = mine[holding.position] = Stake(block, holding)
-                found.setdefault(holding.position, []).append(stake)
+            stakes = found.setdefault(holding.position, [])
+            if stakes and stakes[-1].block is block:
+                stakes[-1].add(holding)
             else:
-                stake.add(holding)
+                stakes.append(Stake(block, holding, len(holding.shares), holding.amounts[GPU_AT]))
     for stakes in found.values():
-        stakes.sort(key=Stake.unit_price)
+        if len(stakes) > 1:
+            stakes.sort(key=Stake.unit_price)
     return found

@@ -7,6 +7,7 @@ fit nowhere now may take places that are being freed; a gang that would have to 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,6 +22,9 @@ from gpuyard.scheduler.jobbook import Waiter
 from gpuyard.scheduler.neighbours import allowed_nodes
 from gpuyard.scheduler.shapes import Shape
 from gpuyard.scheduler.topology import Domain, within
+
+if TYPE_CHECKING:
+    from gpuyard.scheduler.reserve import Reserve
 
 
 class Placer:
@@ -40,15 +44,30 @@ class Placer:
         self.waiter = waiter
         self.keep_together = self._packs and not waiter.job.spread
         mark, reserved = self.draft.mark(), self.draft.reserved
-        if reserved is not None:
-            reserved.serve(waiter)
-        placed = self._place(waiter) and self._paid_for(waiter)
-        if not placed or (reserved is not None and not reserved.limits_hold(waiter, mark)):
+        if not (self._placed(waiter) if reserved is None else self._beside(reserved, waiter, mark)):
             self.draft.rollback(mark)
             return False
         if self.draft.nodes.later and self._must_wait(mark):
             self.draft.postpone(mark)
         return True
+
+    def _placed(self, waiter: Waiter) -> bool:
+        return self._place(waiter) and self._paid_for(waiter)
+
+    def _beside(self, reserved: Reserve, waiter: Waiter, mark: int) -> bool:
+        """Place it beside the starts that are kept. One that waits for a place to be freed ends nobody knows when."""
+        reserved.serve(waiter)
+        if not self._placed(waiter):
+            return False
+        if reserved.binding(waiter.job) < len(reserved.starts) and self._any_waits(mark):
+            self.draft.rollback(mark)
+            reserved.serve_at_any_time()
+            if not self._placed(waiter):
+                return False
+        return reserved.limits_hold(waiter, mark)
+
+    def _any_waits(self, mark: int) -> bool:
+        return bool(self.draft.nodes.later) and any(placed.waits for placed in self.draft.placed_since(mark))
 
     def _paid_for(self, waiter: Waiter) -> bool:
         """Whether the queue may hold what the chunk came to count: memory counts by the GPUs it was given."""

@@ -12,8 +12,9 @@ from gpuyard.model.jobs import Job, Task, TaskState
 from gpuyard.model.plan import Evict
 from gpuyard.model.reasons import Reason, Token
 from gpuyard.scheduler.draft import Draft, Kept
-from gpuyard.scheduler.gang import satisfied
+from gpuyard.scheduler.gang import ACTIVE, satisfied
 from gpuyard.scheduler.headroom import exceeded
+from gpuyard.scheduler.topology import level_left
 
 
 def keep_promises(draft: Draft) -> None:
@@ -35,13 +36,17 @@ def keep_promises(draft: Draft) -> None:
 
 
 def _cannot_be_kept(draft: Draft, job: Job, promised: Sequence[Task]) -> Reason | None:
-    """A place that will not come free, or a bound that was lowered since: nothing new starts beyond it."""
+    """A place that will not come free, a domain its node has left, or a bound that was lowered since."""
     for task in promised:
         if draft.nodes.is_broken(job, task):
             return Reason(Token.DRAINED, subject=task.node)
     leaf = draft.queues.leaf_at(job.queue)
     if leaf < 0:
         return Reason(Token.QUEUE_MISSING, subject=job.queue)
+    places = {task.id: task.node for task in job.tasks if task.state in ACTIVE}
+    level = level_left(draft.domains, draft.nodes.at, job, places)
+    if level:
+        return Reason(Token.NO_DOMAIN, subject=level)
     for task in promised:
         over = exceeded(draft.queues, leaf, draft.shapes.of(task.request).asked, not job.preemptible)
         if over is not None:

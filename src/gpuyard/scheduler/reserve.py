@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 from gpuyard.model.jobs import Job, TaskState
 from gpuyard.policies.policy import Backfill
 from gpuyard.scheduler.draft import Draft, Eviction, Holding, Left, Placed
-from gpuyard.scheduler.endings import NEVER, end_ms, planned_ms
+from gpuyard.scheduler.endings import NEVER, end_ms, freeing_ms, planned_ms
 from gpuyard.scheduler.fit import FitTable, LaterFit
 from gpuyard.scheduler.gang import ACTIVE
 from gpuyard.scheduler.headroom import blockers
@@ -59,6 +59,11 @@ class Start:
         """Nodes on which something is kept at this moment, as they will then be with all of it."""
         self.queues: QueueBook
         """What queues will then hold, with everything that is kept."""
+
+    def copy(self) -> Start:
+        other = Start(self.waiter, self.start_ms, self.end_ms, self.places)
+        other.states, other.queues = self.states.copy(), self.queues.fork()
+        return other
 
     def covers(self, moment_ms: int) -> bool:
         return self.start_ms <= moment_ms < self.end_ms
@@ -131,15 +136,23 @@ class Reserve:
             self.draft.reserved = self
         self._forget_tables()
 
+    def look_from(self, moment_ms: int, coming: list[Start]) -> None:
+        """On a draft of a moment to come: keep what was kept for later than that, whatever is tried meanwhile."""
+        self.now_ms = moment_ms
+        self._bind_to([start.copy() for start in coming])
+        self._tables[0] = (self.draft.fit, self.draft.fit_later)
+        self.draft.reserved = self
+
     def _take_beside(self, other: Start, place: Ending) -> None:
         """Count on a kept place being taken at the start of another that is kept."""
-        task, position, shares, amounts, _ = place.holding
+        holding = place.holding
+        position = holding.position
         state = other.states.get(position)
         if state is None:
             ended = [ending for ending in self._on(position) if ending.end_ms <= other.start_ms]
             state = self.without(position, ended)
-        other.states[position] = state.less(task.request, shares, self.draft.nodes.frames[position])
-        other.queues.charge(place.leaf, amounts, place.firm)
+        other.states[position] = state.less(holding.task.request, holding.shares, self.draft.nodes.frames[position])
+        other.queues.charge(place.leaf, holding.amounts, place.firm)
 
     def step(self, count: int) -> bool:
         """Whether so many more steps are within what a cycle may do."""
@@ -156,7 +169,9 @@ class Reserve:
         return sorted([*self._running, *just_placed], key=itemgetter(0))
 
     def _end(self, placed: Placed) -> int:
-        return NEVER if placed.withdrawn else end_ms(placed.waiter.job, self.now_ms)
+        if placed.withdrawn:
+            return NEVER
+        return end_ms(placed.waiter.job, self.now_ms) + (freeing_ms(placed.waiter.job) if placed.waits else 0)
 
     def tasks_of(self, end_ms: int, who: Job | Placed) -> list[Ending]:
         """What becomes free when a job ends. Where a device is reported as held twice, nothing does."""
@@ -199,16 +214,23 @@ class Reserve:
 
     def serve(self, waiter: Waiter) -> None:
         """From here on look for places that this job may have."""
-        count = self.binding(waiter.job)
+        self._serve(self.binding(waiter.job))
+
+    def _serve(self, count: int) -> None:
         tables = self._tables.get(count)
         if tables is None:
             tables = self._tables[count] = self.draft.fits_beside([start.states for start in self.starts[:count]])
         self.draft.fit, self.draft.fit_later = tables
 
+    def serve_at_any_time(self) -> None:
+        """From here on look for places that leave every start that is kept alone."""
+        self._serve(len(self.starts))
+
     def limits_hold(self, waiter: Waiter, mark: int) -> bool:
         """Whether what was placed since the mark leaves room under the limits of queues for whom starts are kept."""
-        starts = self.starts[: self.binding(waiter.job)]
-        return not starts or limits_hold(starts, waiter, self.draft.placed_since(mark))
+        placed = self.draft.placed_since(mark)
+        starts = self.starts if any(one.waits for one in placed) else self.starts[: self.binding(waiter.job)]
+        return not starts or limits_hold(starts, waiter, placed)
 
     def _bind_to(self, starts: list[Start]) -> None:
         self.starts = starts
@@ -224,13 +246,19 @@ class Reserve:
         undo: list[Callable[[], None]] = []
         if isinstance(entry, Placed):
             waiter = entry.waiter
-            for start in self.starts[: self.binding(waiter.job)]:
+            for start in self._bound_by(entry):
                 undo += _change(start, _holding(entry), waiter.leaf, waiter.firm, 1, self.draft.nodes)
         else:
             for one in entry.evicted:
                 for start in self.starts[: self.binding(one.job)]:
                     undo += _change(start, one.holding, one.leaf, False, -1, self.draft.nodes)
         self._undos.append(undo)
+
+    def _bound_by(self, placed: Placed) -> list[Start]:
+        """The starts at which a task that was placed will still be there."""
+        if placed.stays:
+            return self.starts[: self.binding(self.draft.ledger.jobs[placed.waiter.job.id])]
+        return self.starts if placed.waits else self.starts[: self.binding(placed.waiter.job)]
 
     def undo(self) -> None:
         """The draft took back the last thing it did."""
@@ -365,13 +393,13 @@ class _Timeline:
         active = [start for start in self.reserve.starts if start.covers(moment_ms)]
         coming = [start for start in self.reserve.starts if moment_ms < start.start_ms < end]
         nodes, queues = self._books(ended, active)
-        future = self.draft.at_another_time(nodes, queues, [start.states for start in coming])
+        future = self.draft.at_another_time(nodes, queues)
+        if coming:
+            Reserve(future).look_from(moment_ms, coming)
         waiter = self.waiter
         if blockers(queues, waiter.leaf, waiter.at_least, waiter.firm) or not Placer(future).place(waiter):
             return None
         placed = future.placed_since(0)
-        if not _would_hold(coming, waiter, placed):
-            return None
         start = Start(waiter, moment_ms, end, [Ending(end, waiter.leaf, waiter.firm, _holding(one)) for one in placed])
         kept = [place for one in (*active, start) for place in one.places]
         start.states = {place.holding.position: nodes.now[place.holding.position] for place in kept}
@@ -396,9 +424,10 @@ class _Timeline:
         for (leaf, firm, amounts), times in charges.items():
             queues.charge(leaf, amounts, firm, -times)
         for place in (place for start in active for place in start.places):
-            task, position, shares, amounts, _ = place.holding
-            nodes.put(position, nodes.now[position].less(task.request, shares, nodes.frames[position]))
-            queues.charge(place.leaf, amounts, place.firm)
+            holding = place.holding
+            at = holding.position
+            nodes.put(at, nodes.now[at].less(holding.task.request, holding.shares, nodes.frames[at]))
+            queues.charge(place.leaf, holding.amounts, place.firm)
         return nodes, queues
 
 
@@ -453,18 +482,6 @@ def _change(
         nodes.columns.journal.append(position)
         undo.append(lambda: states.__setitem__(position, state))
     return undo
-
-
-def _would_hold(starts: list[Start], waiter: Waiter, placed: list[Placed]) -> bool:
-    """Whether limits hold at these starts with what was placed, which they do not count yet."""
-    for start in starts:
-        for one in placed:
-            start.queues.charge(waiter.leaf, one.amounts, waiter.firm)
-    holds = limits_hold(starts, waiter, placed)
-    for start in starts:
-        for one in placed:
-            start.queues.charge(waiter.leaf, one.amounts, waiter.firm, -1)
-    return holds
 
 
 def limits_hold(starts: Iterable[Start], waiter: Waiter, placed: list[Placed]) -> bool:

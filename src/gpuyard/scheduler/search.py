@@ -10,7 +10,7 @@ fails leaves the draft as it was.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
 from typing import Final, NamedTuple, Protocol
 
 from gpuyard.model.reasons import Reason
@@ -105,6 +105,10 @@ class Search:
         """Place the waiter by making others give way; False leaves the draft as it was."""
         self.draft.search_stops_at = self.draft.search_steps_left // 2
         bound = SlotBound(self.draft, self.waiter)
+        return self._in_order(bound) if self.rules.ranked else self._all_at_once(bound)
+
+    def _in_order(self, bound: SlotBound) -> bool:
+        """Count blocks off, and look ever again whether those so far are enough."""
         pace = _Pace()
         for block in self.rules.blocks():
             block.index = len(self.taken)
@@ -112,7 +116,7 @@ class Search:
             bound.free(block.holdings)
             if not bound.enough():
                 pace.too_few = len(self.taken)
-            elif self.rules.ranked and pace.looks_at(len(self.taken)):
+            elif pace.looks_at(len(self.taken)):
                 if self.draft.out_of_steps:
                     return False
                 if self._settle(pace):
@@ -121,6 +125,16 @@ class Search:
         if not bound.enough():
             return False
         return (pace.seen < len(self.taken) and self._settle(pace)) or self.try_every_set(self.taken)
+
+    def _all_at_once(self, bound: SlotBound) -> bool:
+        """Nobody must give way before anybody else: one look at all of them."""
+        for index, block in enumerate(self.rules.blocks()):
+            block.index = index
+            self.taken.append(block)
+        bound.free(chain.from_iterable(block.holdings for block in self.taken))
+        if not self.taken or not bound.enough():
+            return False
+        return self._settle(_Pace()) or self.try_every_set(self.taken)
 
     def try_every_set(self, blocks: Sequence[Block]) -> bool:
         """Where there are few blocks, and all of them together make room, whatever set of them does."""
@@ -192,10 +206,14 @@ class Search:
 
     def _looked_over(self, blocks: list[Block]) -> list[Block]:
         """A few blocks that were priced task by task, without those that later ones made needless."""
-        return self._pruned(blocks) if 1 < len(blocks) <= MAX_LOOKED_OVER else blocks
+        several = len(self.waiter.shapes) > 1 and 1 < len(blocks) <= MAX_LOOKED_OVER
+        return self._pruned(blocks) if several else blocks
 
     def _cheapest(self, taken: list[Block]) -> Iterator[list[Block]]:
         """The cheapest sets that make room, the best first."""
+        if not self.rules.ranked:
+            yield from (cover.blocks for cover in self._covers(taken, taken))
+            return
         if self._cannot_be_cheaper(taken) and self.rules.judge(taken).allows(taken):
             yield taken
         found: list[_Cover] = []

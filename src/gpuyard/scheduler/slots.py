@@ -16,6 +16,7 @@ from gpuyard.model.quantities import MILLI
 from gpuyard.scheduler.columns import Ints
 from gpuyard.scheduler.draft import Draft, Holding
 from gpuyard.scheduler.jobbook import Waiter
+from gpuyard.scheduler.resources import GPU_AT
 from gpuyard.scheduler.shapes import Shape
 
 ANYWHERE: Final = 0
@@ -47,13 +48,14 @@ class SlotBound:
         """Count on these being gone, too."""
         if not self.each_milli:
             return
-        for task, position, shares, amounts, _ in holdings:
+        for one in holdings:
+            position = one.position
             domain = self._domain[position]
             if domain == NOWHERE:
                 continue
             before = self._free[position]
             # A memory request may count for less than the device it keeps others from.
-            after = before + (MILLI * len(shares) if task.request.gpu_memory_mib else amounts[0])
+            after = before + (MILLI * len(one.shares) if one.task.request.gpu_memory_mib else one.amounts[GPU_AT])
             self._free[position] = after
             gained = after // self.each_milli - before // self.each_milli
             if gained:

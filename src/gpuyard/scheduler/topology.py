@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from gpuyard.model.jobs import TopologyRule
+from gpuyard.model.jobs import Job, TaskGroup, TopologyRule
 from gpuyard.model.nodes import Topology
 from gpuyard.scheduler.columns import Bools
+from gpuyard.scheduler.gang import leaves
 from gpuyard.scheduler.nodestate import NodeFrame
 
 Domain = tuple[str, ...]
@@ -73,3 +74,30 @@ def within(masks: dict[Domain, Bools], outer: Bools | None) -> Iterator[tuple[Do
         inner = mask if outer is None else mask & outer
         if inner.any():
             yield domain, inner
+
+
+def level_left(domains: Domains, at: Mapping[str, int], job: Job, node_of: Mapping[str, str]) -> str:
+    """The level that a group of the job requires, and no one domain of which holds all its tasks; else empty."""
+    for group in _required_groups(job.group):
+        rule = group.topology
+        assert rule is not None
+        names = {leaf.name for leaf in leaves(group)}
+        mine = [task.id for task in job.tasks if job.group.leaf or task.group in names]
+        nodes = {node_of[id] for id in mine if id in node_of}
+        if nodes and not _one_domain(domains, rule, [at[node] for node in nodes if node in at]):
+            return rule.required or ""
+    return ""
+
+
+def _required_groups(group: TaskGroup) -> Iterator[TaskGroup]:
+    if group.topology is not None and group.topology.required is not None:
+        yield group
+    for child in group.children:
+        yield from _required_groups(child)
+
+
+def _one_domain(domains: Domains, rule: TopologyRule, positions: Sequence[int]) -> bool:
+    levels = domains.levels(rule)
+    if levels is None:
+        return False
+    return any(all(mask[at] for at in positions) for mask in domains.at(rule.topology, levels[-1]).values())

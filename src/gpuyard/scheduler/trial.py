@@ -122,7 +122,7 @@ class Trial:
                 draft.rollback(mark)
                 return False
             placed = Placed(waiter, task, draft.shapes.of(task.request), holding.position, waits=True)
-            placed.shares = holding.shares
+            placed.shares, placed.stays = holding.shares, True
             draft.book(placed)
         return True
 

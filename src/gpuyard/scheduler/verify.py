@@ -9,11 +9,9 @@ Pure; changes nothing it is given.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import msgspec
 
-from gpuyard.model.jobs import DeviceShare, Job, Task, TaskGroup, TaskState, TopologyRule
+from gpuyard.model.jobs import DeviceShare, Job, Task, TaskState
 from gpuyard.model.plan import Action, Bind, Evict, Move, Plan, Promise, Resize
 from gpuyard.model.quantities import CPU, GPU, MEMORY, MILLI
 from gpuyard.model.reasons import MIG_PREFIX, TASKS, Reason, Token
@@ -27,6 +25,7 @@ from gpuyard.scheduler.nodebook import NodeBook
 from gpuyard.scheduler.nodestate import NodeFrame, NodeState
 from gpuyard.scheduler.queuebook import QueueBook
 from gpuyard.scheduler.resources import Amounts
+from gpuyard.scheduler.topology import level_left
 
 Placing = Bind | Promise | Move
 """What gives a task a place."""
@@ -275,15 +274,12 @@ def _broken_domains(ledger: Ledger, verdicts: tuple[Verdict, ...]) -> dict[tuple
             nodes_by_job.setdefault(verdict.action.job, {})[verdict.action.task] = verdict.action.node
     for id, given in nodes_by_job.items():
         job = ledger.jobs[id]
-        for group in _required_groups(job.group):
-            rule = group.topology
-            assert rule is not None
-            names = {leaf.name for leaf in leaves(group)}
-            mine = [task for task in job.tasks if (job.group.leaf or task.group in names) and task.id not in gone]
-            nodes = {given.get(task.id) or (task.node if task.state in ACTIVE else "") for task in mine} - {""}
-            if nodes and not _one_domain(ledger, rule, nodes):
-                reason = Reason(Token.NO_DOMAIN, subject=rule.required or "")
-                broken |= {(id, task): reason for task in given}
+        staying = {task.id: task.node for task in job.tasks if task.state in ACTIVE and task.id not in gone}
+        left = {task: node for task, node in (staying | given).items() if task not in gone}
+        level = level_left(ledger.domains, ledger.nodes.at, job, left)
+        if level:
+            reason = Reason(Token.NO_DOMAIN, subject=level)
+            broken |= {(id, task): reason for task in given}
     return broken
 
 
@@ -327,18 +323,3 @@ def _broken_bargains(verdicts: tuple[Verdict, ...]) -> dict[tuple[str, str], Rea
         if why is not None:
             broken |= {(verdict.action.job, verdict.action.task): why for verdict in bargain if verdict.holds}
     return broken
-
-
-def _required_groups(group: TaskGroup) -> Iterator[TaskGroup]:
-    if group.topology is not None and group.topology.required is not None:
-        yield group
-    for child in group.children:
-        yield from _required_groups(child)
-
-
-def _one_domain(ledger: Ledger, rule: TopologyRule, nodes: set[str]) -> bool:
-    levels = ledger.domains.levels(rule)
-    if levels is None:
-        return False
-    positions = [ledger.nodes.at[node] for node in nodes if node in ledger.nodes.at]
-    return any(all(mask[at] for at in positions) for mask in ledger.domains.at(rule.topology, levels[-1]).values())
