@@ -55,13 +55,13 @@ class Placer:
         return self._place(waiter) and self._paid_for(waiter)
 
     def _beside(self, reserved: Reserve, waiter: Waiter, mark: int) -> bool:
-        """Place it beside the starts that are kept. One that waits for a place to be freed ends nobody knows when."""
+        """Place it beside the starts that are kept. One that waits for a place to be freed ends later."""
         reserved.serve(waiter)
         if not self._placed(waiter):
             return False
-        if reserved.binding(waiter.job) < len(reserved.starts) and self._any_waits(mark):
+        if reserved.binding(waiter.job) < reserved.binding_late(waiter.job) and self._any_waits(mark):
             self.draft.rollback(mark)
-            reserved.serve_at_any_time()
+            reserved.serve_late(waiter)
             if not self._placed(waiter):
                 return False
         return reserved.limits_hold(waiter, mark)

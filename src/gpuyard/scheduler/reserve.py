@@ -207,6 +207,10 @@ class Reserve:
         waits = len(job.tasks) == 1 and job.tasks[0].state is TaskState.PENDING
         return bisect_left(self._moments, self.now_ms + length_ms if waits else end_ms(job, self.now_ms))
 
+    def binding_late(self, job: Job) -> int:
+        """The same for one whose place is still being freed."""
+        return bisect_left(self._moments, end_ms(job, self.now_ms) + freeing_ms(job))
+
     def bound_until_ms(self, job: Job) -> int:
         """The last start that binds a job; 0 where none does. What does not fit for one does not for any bound more."""
         count = self.binding(job)
@@ -222,14 +226,15 @@ class Reserve:
             tables = self._tables[count] = self.draft.fits_beside([start.states for start in self.starts[:count]])
         self.draft.fit, self.draft.fit_later = tables
 
-    def serve_at_any_time(self) -> None:
-        """From here on look for places that leave every start that is kept alone."""
-        self._serve(len(self.starts))
+    def serve_late(self, waiter: Waiter) -> None:
+        """The same for a job that first has to wait for a place to be freed."""
+        self._serve(self.binding_late(waiter.job))
 
     def limits_hold(self, waiter: Waiter, mark: int) -> bool:
         """Whether what was placed since the mark leaves room under the limits of queues for whom starts are kept."""
         placed = self.draft.placed_since(mark)
-        starts = self.starts if any(one.waits for one in placed) else self.starts[: self.binding(waiter.job)]
+        late = any(one.waits for one in placed)
+        starts = self.starts[: self.binding_late(waiter.job) if late else self.binding(waiter.job)]
         return not starts or limits_hold(starts, waiter, placed)
 
     def _bind_to(self, starts: list[Start]) -> None:
@@ -258,7 +263,8 @@ class Reserve:
         """The starts at which a task that was placed will still be there."""
         if placed.stays:
             return self.starts[: self.binding(self.draft.ledger.jobs[placed.waiter.job.id])]
-        return self.starts if placed.waits else self.starts[: self.binding(placed.waiter.job)]
+        job = placed.waiter.job
+        return self.starts[: self.binding_late(job) if placed.waits else self.binding(job)]
 
     def undo(self) -> None:
         """The draft took back the last thing it did."""
