@@ -224,6 +224,11 @@ class Draft:
             key = (one.leaf, holding.amounts)
             entry.charges[key] = entry.charges.get(key, 0) + 1
         entry.undos = [self.nodes.evict(position, tasks) for position, tasks in by_node.items()]
+        for one in evicted:
+            placed = one.holding.placed
+            if placed is not None and not placed.waits:
+                # It had not started: its place is free at once.
+                entry.undos.append(self.nodes.unbind(placed.position, placed.task.request, placed.shares))
         for (leaf, amounts), times in entry.charges.items():
             self.queues.charge(leaf, amounts, firm=False, times=-times)
         self.log.append(entry)
@@ -256,7 +261,7 @@ class Draft:
         return undone
 
     def _undo_eviction(self, entry: Eviction) -> None:
-        for undo in entry.undos:
+        for undo in reversed(entry.undos):
             self.nodes.undo(undo)
         for (leaf, amounts), times in entry.charges.items():
             self.queues.charge(leaf, amounts, firm=False, times=times)

@@ -108,6 +108,13 @@ class NodeBook:
         self.now[position] = state
         self.columns.journal.append(position)
 
+    def unbind(self, position: int, request: Request, shares: Sequence[DeviceShare]) -> Undo:
+        """Free now a place that was taken in vain; later it is free already."""
+        undo = position, self.now[position], self.later.get(position)
+        self.now[position] = undo[1].plus(request, shares, self.frames[position])
+        self.columns.journal.append(position)
+        return undo
+
     def start(self, position: int, request: Request, shares: Sequence[DeviceShare]) -> Undo:
         """Take now a place that was promised before: later it is taken already."""
         undo = position, self.now[position], self.later.get(position)
