@@ -70,6 +70,8 @@ class MigInstance(msgspec.Struct, frozen=True):
     memory_total_bytes: int
     memory_used_bytes: int
     holder: Holder | None
+    gpu_percent: int = 0
+    memory_percent: int = 0
 
 
 class DeviceReading(msgspec.Struct, frozen=True):
@@ -109,6 +111,8 @@ class DeviceReading(msgspec.Struct, frozen=True):
     mig_enabled: bool
     mig: tuple[MigInstance, ...]
     processes: tuple[ProcessReading, ...]
+    tensor_percent: int = 0
+    """How much of the time the tensor cores are at work; the exporter alone shows it."""
 
     @property
     def memory_free_bytes(self) -> int:
