@@ -72,6 +72,7 @@ class MigInstance(msgspec.Struct, frozen=True):
     holder: Holder | None
     gpu_percent: int = 0
     memory_percent: int = 0
+    tensor_percent: int = 0
 
 
 class DeviceReading(msgspec.Struct, frozen=True):
