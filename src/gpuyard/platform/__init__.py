@@ -1,1 +1,1 @@
-"""The clock and the processes of the machine we run on: the only place that touches them."""
+"""The machine underneath: clock, sleep, processes. The only place that may touch them."""

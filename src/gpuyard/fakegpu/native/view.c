@@ -1,0 +1,156 @@
+#include "view.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define DEFAULT_DIRECTORY "/run/gpuyard-fake"
+
+/* ---------------------------------------------------------------------------------------------- opening the file */
+
+static void read_environment(struct gy_view *view) {
+    const char *directory = getenv("GPUYARD_FAKE_STATE");
+    const char *visible = getenv("NVIDIA_VISIBLE_DEVICES");
+    if (!directory || !*directory) directory = DEFAULT_DIRECTORY;
+    snprintf(view->path, sizeof view->path, "%s/state", directory);
+    snprintf(view->visible, sizeof view->visible, "%s", visible ? visible : "all");
+    view->hidden = !*view->visible || !strcmp(view->visible, "void");
+}
+
+static int fits(const struct gy_header *header, size_t size) {
+    size_t last = header->body_offset[0] > header->body_offset[1] ? header->body_offset[0] : header->body_offset[1];
+    return last + header->body_size <= size && header->products_at >= sizeof(struct gy_machine)
+           && header->processes_at + header->process_capacity * sizeof(struct gy_process) <= header->body_size;
+}
+
+static enum gy_status check(struct gy_view *view, const struct gy_header *header, size_t size) {
+    if (memcmp(header->magic, GY_MAGIC, sizeof header->magic)) {
+        snprintf(view->why, sizeof view->why, "%.180s is not a state file of gpuyard", view->path);
+        return GY_BROKEN;
+    }
+    if (header->version != GY_VERSION) {
+        snprintf(view->why, sizeof view->why, "%.160s has version %u of the state file; this program reads version %u",
+                 view->path, header->version, GY_VERSION);
+        return GY_OTHER_VERSION;
+    }
+    if (!fits(header, size)) {
+        snprintf(view->why, sizeof view->why, "%.180s is cut short", view->path);
+        return GY_BROKEN;
+    }
+    return GY_OK;
+}
+
+static enum gy_status map(struct gy_view *view, const struct gy_header **header, size_t *size) {
+    int file = open(view->path, O_RDONLY | O_CLOEXEC);
+    if (file < 0) {
+        snprintf(view->why, sizeof view->why, "%.180s cannot be opened (error %d)", view->path, errno);
+        return GY_NO_STATE;
+    }
+    off_t length = lseek(file, 0, SEEK_END);
+    void *memory = MAP_FAILED;
+    if (length >= (off_t)sizeof(struct gy_header)) memory = mmap(NULL, (size_t)length, PROT_READ, MAP_SHARED, file, 0);
+    close(file);
+    if (memory == MAP_FAILED) {
+        snprintf(view->why, sizeof view->why, "%.180s is not a state file of gpuyard", view->path);
+        return GY_BROKEN;
+    }
+    enum gy_status status = check(view, memory, (size_t)length);
+    if (status != GY_OK) {
+        munmap(memory, (size_t)length);
+        return status;
+    }
+    *header = memory;
+    *size = (size_t)length;
+    return GY_OK;
+}
+
+enum gy_status gy_open(struct gy_view *view) {
+    read_environment(view);
+    if (view->hidden) {
+        snprintf(view->why, sizeof view->why, "NVIDIA_VISIBLE_DEVICES is empty or void");
+        return GY_NO_STATE;
+    }
+    return map(view, &view->header, &view->size);
+}
+
+void gy_close(struct gy_view *view) {
+    if (view->header) munmap((void *)view->header, view->size);
+    view->header = NULL;
+}
+
+enum gy_status gy_follow(struct gy_view *view) {
+    if (!__atomic_load_n(&view->header->replaced, __ATOMIC_ACQUIRE)) return GY_OK;
+    const struct gy_header *fresh;
+    size_t size;
+    enum gy_status status = map(view, &fresh, &size);
+    if (status != GY_OK) return status;
+    /* The old mapping stays: another thread may be copying from it. It is small, and files are replaced seldom. */
+    view->size = size;
+    __atomic_store_n(&view->header, fresh, __ATOMIC_RELEASE);
+    return GY_OK;
+}
+
+/* ------------------------------------------------------------------------------------------------ one whole reading */
+
+struct gy_reading gy_begin(const struct gy_view *view) {
+    const struct gy_header *header = __atomic_load_n(&view->header, __ATOMIC_ACQUIRE);
+    struct gy_reading reading;
+    reading.number = __atomic_load_n(&header->published, __ATOMIC_ACQUIRE);
+    const char *body = (const char *)header + header->body_offset[reading.number % 2];
+    reading.machine = (const struct gy_machine *)body;
+    reading.products = (const struct gy_product *)(body + header->products_at);
+    reading.devices = (const struct gy_device *)(body + header->devices_at);
+    reading.migs = (const struct gy_mig *)(body + header->migs_at);
+    reading.processes = (const struct gy_process *)(body + header->processes_at);
+    return reading;
+}
+
+int gy_still(const struct gy_view *view, const struct gy_reading *reading) {
+    const struct gy_header *header = __atomic_load_n(&view->header, __ATOMIC_RELAXED);
+    const char *body = (const char *)reading->machine;
+    __atomic_thread_fence(__ATOMIC_ACQUIRE);
+    return body == (const char *)header + header->body_offset[reading->number % 2]
+           && __atomic_load_n(&header->published, __ATOMIC_RELAXED) == reading->number;
+}
+
+/* ------------------------------------------------------------------------------------------- NVIDIA_VISIBLE_DEVICES */
+
+/* Whether one word of the list names the device itself ("0", its UUID) or its MIG instance ("0:1", its UUID). */
+static int names(const char *word, size_t length, const struct gy_device *device, const struct gy_mig *mig) {
+    char own[32];
+    if (mig) {
+        if (strlen(mig->uuid) == length && !memcmp(word, mig->uuid, length)) return 1;
+        snprintf(own, sizeof own, "%u:%u", device->index, mig->index);
+    } else {
+        if (strlen(device->uuid) == length && !memcmp(word, device->uuid, length)) return 1;
+        snprintf(own, sizeof own, "%u", device->index);
+    }
+    return strlen(own) == length && !memcmp(word, own, length);
+}
+
+static int listed(const struct gy_view *view, const struct gy_device *device, const struct gy_mig *mig) {
+    const char *word = view->visible;
+    while (*word) {
+        size_t length = strcspn(word, ",");
+        if (names(word, length, device, mig)) return 1;
+        word += length + (word[length] == ',');
+    }
+    return 0;
+}
+
+int gy_shows_mig(const struct gy_view *view, const struct gy_reading *reading, const struct gy_mig *mig) {
+    const struct gy_device *device = &reading->devices[mig->device];
+    return !strcmp(view->visible, "all") || listed(view, device, NULL) || listed(view, device, mig);
+}
+
+int gy_shows_device(const struct gy_view *view, const struct gy_reading *reading, uint32_t device) {
+    const struct gy_device *one = &reading->devices[device];
+    if (!strcmp(view->visible, "all") || listed(view, one, NULL)) return 1;
+    for (uint32_t i = 0; i < one->mig_count; i++)
+        if (listed(view, one, &reading->migs[one->first_mig + i])) return 1;
+    return 0;
+}
