@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from datetime import UTC, datetime
 
 
 def wall_ms() -> int:
@@ -17,3 +18,8 @@ def monotonic_ms() -> int:
 
 def sleep_ms(duration_ms: int) -> None:
     time.sleep(duration_ms / 1000)
+
+
+def wall_text() -> str:
+    """The time as a log shows it."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
