@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import signal
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -100,8 +99,7 @@ class Daemon:
         self._began_wall_ms, self._began_ms = wall_ms(), monotonic_ms()
         fleet = settings.fleet()
         self._file = FleetFile(settings.config) if settings.config else None
-        publisher = _publisher(settings.home)
-        self._yard = Yard(fleet, publisher, self._now_ms(), settings.seed)
+        self._yard = Yard(fleet, _publisher(settings.home, fleet), self._now_ms(), settings.seed)
         self._yard.config = str(settings.config) if settings.config else None
         self._web = WebServer(self._page)
         self._ended = asyncio.Event()
@@ -211,12 +209,14 @@ class Daemon:
             return encode_problem(str(error))
 
 
-def _publisher(home: Path) -> Publisher:
-    """What a daemon that was killed has left of its machines goes away first."""
+def _publisher(home: Path, fleet: Fleet) -> Publisher:
+    """What a daemon that was killed has left goes away, but for machines that come back under running programs."""
     root = home / MACHINES
     publisher = Publisher(root)
+    names = {machine.name for machine in fleet.machines}
     for left in root.iterdir():
-        shutil.rmtree(left)
+        if left.name not in names:
+            publisher.remove(left.name)
     return publisher
 
 
@@ -243,15 +243,10 @@ def encode_settings(settings: Settings) -> str:
     return msgspec.json.encode(settings, enc_hook=str).decode()
 
 
-def _errors(arguments: list[str]) -> Iterator[str]:
+def main(arguments: list[str]) -> int:
     try:
         run(msgspec.json.decode(arguments[0], type=Settings, dec_hook=lambda kind, text: kind(text)))
     except GpuyardError as error:
-        yield str(error)
-
-
-def main(arguments: list[str]) -> int:
-    for error in _errors(arguments):
         print(f"error: {error}", file=sys.stderr)
         return FAILED
     return 0
