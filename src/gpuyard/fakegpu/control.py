@@ -15,6 +15,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from gpuyard.errors import FakeGpuError
+from gpuyard.fakegpu.profile import Profile
 from gpuyard.fakegpu.reading import Holder, MachineReading
 
 SOCKET: Final = "control.sock"
@@ -74,12 +75,12 @@ class Use(msgspec.Struct, frozen=True, tag=True):
 
 
 class Start(msgspec.Struct, frozen=True, tag=True):
-    """A task runs on a GPU. `profile` is the text a person wrote; with a pid it ends when that process does."""
+    """A task runs on a GPU: at full load without a profile. With a pid it ends when that process does."""
 
     node: str
     gpu: int | str
     task: str
-    profile: str | None = None
+    profile: Profile | None = None
     pid: int | None = None
     memory_bytes: int | None = None
     holder: Holder | None = None

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Final
 
 from gpuyard.errors import FakeGpuError, InputError
-from gpuyard.fakegpu.config import read_profile
 from gpuyard.fakegpu.control import (
     Break,
     DaemonStatus,
@@ -154,7 +153,7 @@ class Yard:
             self._known(request.node),
             request.gpu,
             request.task,
-            profile=BUSY if request.profile is None else read_profile(request.profile),
+            profile=request.profile or BUSY,
             pid=request.pid,
             name=process.name if process else request.task,
             memory_bytes=request.memory_bytes,

@@ -84,6 +84,11 @@ class Child:
     def pid(self) -> int:
         return self._running.pid
 
+    def end(self) -> None:
+        """End it before its time, and see it gone."""
+        self._running.terminate()
+        self._running.wait()
+
     def wait(self) -> int:
         """Its exit code, as a shell would tell it."""
         try:
