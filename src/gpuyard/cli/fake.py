@@ -12,7 +12,6 @@ from gpuyard.cli.inputs import InputFile
 from gpuyard.cli.output import output_option, print_data
 
 if TYPE_CHECKING:
-    from gpuyard.fakegpu.control import DaemonStatus
     from gpuyard.fakegpu.daemon import Settings
 
 HOSTNAME_LABELS = ("Hostname", "hostname")
@@ -53,12 +52,12 @@ def _home(given: Path | None) -> Path:
     return given.absolute() if given else default_home()
 
 
-class GpuName(click.ParamType):
+class GpuName(click.ParamType[int | str] if TYPE_CHECKING else click.ParamType):  # type: ignore[misc]
     """An index, or an id."""
 
     name = "gpu"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | str:  # noqa: ANN401, ARG002
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | str:  # noqa: ANN401
         text = str(value)
         return int(text) if text.isascii() and text.isdigit() else text
 
@@ -273,7 +272,9 @@ def heal(node: str, gpu: int | str, home: Path | None) -> None:
 @click.argument("node")
 @click.argument("gpu", type=GpuName())
 @click.option("--memory", required=True, help="How much it takes: 4GiB, 512MiB.")
-@click.option("--pid", type=click.IntRange(1), help="Whose; it is given back when that process ends.  [default: your shell]")
+@click.option(
+    "--pid", type=click.IntRange(1), help="Whose; it is given back when that process ends.  [default: your shell]"
+)
 @home_option
 def use(node: str, gpu: int | str, memory: str, pid: int | None, home: Path | None) -> None:
     """Let a process take memory of a GPU behind the scheduler's back.

@@ -131,5 +131,7 @@ def _percent(phase: Phase) -> str:
 def _memory(memory: Memory | None) -> str:
     if memory is None:
         return "the task's own"
-    low, high = (f"{value / 1000:g} %" if memory.relative else f"{value // MIB} MiB" for value in (memory.low, memory.high))
+    low, high = (
+        f"{value / 1000:g} %" if memory.relative else f"{value // MIB} MiB" for value in (memory.low, memory.high)
+    )
     return low if low == high else f"{low} to {high}"

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from gpuyard.errors import FakeGpuError, InputError
+from gpuyard.fakegpu.config import read_fleet
 from gpuyard.fakegpu.control import (
     Break,
     DaemonStatus,
@@ -35,6 +36,7 @@ from gpuyard.fakegpu.profile import BUSY
 from gpuyard.fakegpu.publish import Publisher
 from gpuyard.fakegpu.reading import MachineReading
 from gpuyard.files.suggest import did_you_mean
+from gpuyard.platform.clock import wall_ms
 from gpuyard.platform.processes import ProcessIdentity, find_process, is_alive
 
 MAX_SHOWN: Final = 64
@@ -109,7 +111,7 @@ class Yard:
         if node is None and machines:
             return machines[0]
         if node is None or node not in machines:
-            raise InputError(f'no machine is called "{node}"{did_you_mean(str(node), machines)}', fix=_some(machines))
+            raise _no_machine(str(node), machines)
         return node
 
     # ----------------------------------------------------------------------------------------------------- answers
@@ -213,6 +215,17 @@ def _living(pid: int) -> ProcessIdentity:
     return process
 
 
-def _some(machines: Sequence[str]) -> str:
+def _no_machine(node: str, machines: Sequence[str]) -> InputError:
     more = f" and {len(machines) - 5} more" if len(machines) > 5 else ""
-    return f"there are: {', '.join(machines[:5])}{more}" if machines else "the fleet has no machine"
+    there_are = f"there are: {', '.join(machines[:5])}{more}" if machines else "the fleet has no machine"
+    return InputError(f'no machine is called "{node}"{did_you_mean(node, machines)}', fix=there_are)
+
+
+def labels_in(config: Path, request: Labels) -> dict[str, str]:
+    """The labels of a machine as a fleet file describes it; nothing needs to run for that."""
+    fleet = read_fleet(config)
+    machine = next((machine for machine in fleet.machines if machine.name == request.node), None)
+    if machine is None:
+        raise _no_machine(request.node, [machine.name for machine in fleet.machines])
+    reading = Engine(Fleet((machine,)), seed=0, at_ms=wall_ms()).reading(request.node)
+    return seed_labels_of(reading) if request.seed_only else labels_of(reading)
