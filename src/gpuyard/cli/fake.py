@@ -218,9 +218,9 @@ def profile(text_or_file: str, output: str) -> None:
     gpuyard fake profile '{"phases": [{"time": "10m", "utilization": "10-30"}], "repeat": 5}'
     gpuyard fake profile training.yaml
     """
-    from gpuyard.fakegpu.profiles import profile_of
+    from gpuyard.fakegpu.tasks import given_profile
 
-    found = profile_of(text_or_file)
+    found = given_profile(text_or_file)
     if output == "text":
         from gpuyard.cli.show_fake import show_profile
 
@@ -275,8 +275,9 @@ def heal(node: str, gpu: int | str, home: Path | None) -> None:
 @click.option(
     "--pid", type=click.IntRange(1), help="Whose; it is given back when that process ends.  [default: your shell]"
 )
+@click.option("--utilization", type=click.IntRange(0, 100), default=0, show_default=True, help="In per cent.")
 @home_option
-def use(node: str, gpu: int | str, memory: str, pid: int | None, home: Path | None) -> None:
+def use(node: str, gpu: int | str, memory: str, pid: int | None, utilization: int, home: Path | None) -> None:
     """Let a process take memory of a GPU behind the scheduler's back.
 
     \b
@@ -288,7 +289,7 @@ def use(node: str, gpu: int | str, memory: str, pid: int | None, home: Path | No
     from gpuyard.model.quantities import memory_bytes
 
     owner = os.getppid() if pid is None else pid
-    ask(_home(home), Use(node, gpu, owner, memory_bytes(memory, "--memory")), type(None))
+    ask(_home(home), Use(node, gpu, owner, memory_bytes(memory, "--memory"), utilization), type(None))
     click.echo(f"process {owner} uses {memory} of GPU {gpu} of {node}")
 
 

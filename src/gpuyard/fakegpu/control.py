@@ -72,6 +72,7 @@ class Use(msgspec.Struct, frozen=True, tag=True):
     gpu: int | str
     pid: int
     memory_bytes: int
+    utilization: int = 0
 
 
 class Start(msgspec.Struct, frozen=True, tag=True):

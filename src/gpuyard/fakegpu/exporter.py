@@ -8,7 +8,7 @@ each metric. The text of 40 000 GPUs is made piece by piece, so that it is never
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
+from itertools import compress
 from operator import attrgetter
 from typing import Final
 
@@ -20,7 +20,7 @@ from gpuyard.fakegpu.xids import xid_text
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 HOSTNAME_LABELS: Final = ("Hostname", "hostname")
 """The exporter's releases spell this label with a capital; its newest source does not."""
-LINES_PER_CHUNK: Final = 2000
+LINES_PER_PIECE: Final = 2000
 
 Value = int | str | None
 OfDevice = Callable[[DeviceReading], Value]
@@ -190,10 +190,12 @@ _ALSO_OF_LOST: Final = (XID_ERRORS, HEALTH_STATUS)
 
 
 class Subjects(msgspec.Struct, frozen=True):
-    """Everything that has lines of its own, with its labels written once for all metrics."""
+    """Everything that has lines of its own, beside its labels, which are written once for all metrics."""
 
-    devices: list[tuple[str, DeviceReading]]
-    instances: list[tuple[str, DeviceReading, MigInstance]]
+    labels: list[str]
+    devices: list[DeviceReading]
+    instance_labels: list[str]
+    instances: list[tuple[DeviceReading, MigInstance]]
 
 
 _ESCAPES: Final = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
@@ -223,17 +225,31 @@ def _of_instance(instance: MigInstance) -> str:
 
 def subjects_of(machines: Iterable[MachineReading], hostname_label: str) -> Subjects:
     """A device cut into instances is shown through them; without any it is shown itself."""
-    found = Subjects([], [])
+    found = Subjects([], [], [], [])
     for machine in machines:
         host = f'{hostname_label}="{escaped(machine.machine)}",DCGM_FI_DRIVER_VERSION="{machine.driver_version}"'
         for device in machine.devices:
             first = _before_mig(device)
             if not device.mig:
-                found.devices.append((f"{first},{host},{_holder(device.holder)}", device))
+                found.labels.append(f"{first},{host},{_holder(device.holder)}")
+                found.devices.append(device)
             for instance in device.mig:
                 labels = f"{first},{_of_instance(instance)},{host},{_holder(instance.holder)}"
-                found.instances.append((labels, device, instance))
+                found.instance_labels.append(labels)
+                found.instances.append((device, instance))
     return found
+
+
+def _answering(subjects: Subjects) -> Subjects:
+    """Without the devices that have fallen off the bus."""
+    here = [device.health is not Health.OFF_THE_BUS for device in subjects.devices]
+    instances_here = [device.health is not Health.OFF_THE_BUS for device, _ in subjects.instances]
+    return Subjects(
+        list(compress(subjects.labels, here)),
+        list(compress(subjects.devices, here)),
+        list(compress(subjects.instance_labels, instances_here)),
+        list(compress(subjects.instances, instances_here)),
+    )
 
 
 # ----------------------------------------------------------------------------------------------------------- lines
@@ -244,38 +260,41 @@ def exposition(machines: Iterable[MachineReading], hostname_label: str = HOSTNAM
     everything = subjects_of(machines, hostname_label)
     answering = _answering(everything)
     for metric in ALL_METRICS:
-        lines = _lines(metric, everything if metric in _ALSO_OF_LOST else answering)
-        first = next(lines, None)
-        if first is None:
-            continue
-        yield metric.head + first
-        while piece := "".join(islice(lines, LINES_PER_CHUNK)):
-            yield piece
+        head = metric.head
+        for piece in _pieces(metric, everything if metric in _ALSO_OF_LOST else answering):
+            if piece:
+                yield head + piece
+                head = ""
 
 
-def _answering(subjects: Subjects) -> Subjects:
-    return Subjects(
-        [row for row in subjects.devices if row[1].health is not Health.OFF_THE_BUS],
-        [row for row in subjects.instances if row[1].health is not Health.OFF_THE_BUS],
-    )
+def _pieces(metric: Metric, subjects: Subjects) -> Iterator[str]:
+    for start in range(0, len(subjects.devices), LINES_PER_PIECE):
+        chosen = slice(start, start + LINES_PER_PIECE)
+        yield _lines(metric, subjects.labels[chosen], subjects.devices[chosen])
+    if metric.of_instance is None:
+        return
+    for start in range(0, len(subjects.instances), LINES_PER_PIECE):
+        chosen = slice(start, start + LINES_PER_PIECE)
+        yield _instance_lines(metric, subjects.instance_labels[chosen], subjects.instances[chosen])
 
 
-def _lines(metric: Metric, subjects: Subjects) -> Iterator[str]:
+def _lines(metric: Metric, labels: list[str], devices: list[DeviceReading]) -> str:
+    """One comprehension for thousands of lines: a call for each of a million lines would take longer than the lines."""
     if metric is XID_ERRORS:
-        yield from (_xid_line(labels, device) for labels, device in subjects.devices)
-        yield from (_xid_line(labels, device) for labels, device, _ in subjects.instances)
-        return
-    start, read, read_instance = metric.name + "{", metric.of_device, metric.of_instance
-    for labels, device in subjects.devices:
-        if (value := read(device)) is not None:
-            yield f"{start}{labels}}} {value}\n"
-    if read_instance is None:
-        return
-    for labels, device, instance in subjects.instances:
-        if (value := read_instance(device, instance)) is not None:
-            yield f"{start}{labels}}} {value}\n"
+        labels = _with_xids(labels, devices)
+    start, rows = metric.name + "{", zip(labels, map(metric.of_device, devices), strict=True)
+    return "".join([f"{start}{label}}} {value}\n" for label, value in rows if value is not None])
 
 
-def _xid_line(labels: str, device: DeviceReading) -> str:
-    code = device.last_xid
-    return f'{XID_ERRORS.name}{{{labels},err_code="{code}",err_msg="{xid_text(code)}"}} {code}\n'
+def _instance_lines(metric: Metric, labels: list[str], instances: list[tuple[DeviceReading, MigInstance]]) -> str:
+    read = metric.of_instance
+    assert read is not None
+    if metric is XID_ERRORS:
+        labels = _with_xids(labels, [device for device, _ in instances])
+    start, rows = metric.name + "{", zip(labels, (read(*pair) for pair in instances), strict=True)
+    return "".join([f"{start}{label}}} {value}\n" for label, value in rows if value is not None])
+
+
+def _with_xids(labels: list[str], devices: list[DeviceReading]) -> list[str]:
+    codes = [device.last_xid for device in devices]
+    return [f'{label},err_code="{code}",err_msg="{xid_text(code)}"' for label, code in zip(labels, codes, strict=True)]

@@ -15,7 +15,8 @@ import msgspec
 from gpuyard.errors import FakeGpuError
 from gpuyard.fakegpu.control import Start, Stop, ask
 from gpuyard.fakegpu.launch import environment
-from gpuyard.fakegpu.profiles import profile_of
+from gpuyard.fakegpu.profile import Profile, read_profile
+from gpuyard.files.source import read_text
 from gpuyard.model.quantities import memory_bytes
 from gpuyard.platform.processes import Child
 
@@ -35,7 +36,7 @@ class Task(msgspec.Struct, frozen=True):
 def run_task(home: Path, task: Task) -> int:
     """Run it to its end; the answer is its exit code. What is wrong with the task is told before it starts."""
     memory = None if task.memory is None else memory_bytes(task.memory, "--memory")
-    profile = None if task.profile is None else profile_of(task.profile)
+    profile = None if task.profile is None else given_profile(task.profile)
     sees = environment(home, task.node)
     node = task.node or Path(sees.state).name
     child = _started(task, sees.variables(dict(os.environ)))
@@ -50,6 +51,13 @@ def run_task(home: Path, task: Task) -> int:
     with suppress(FakeGpuError):
         ask(home, Stop(node, name), type(None))
     return code
+
+
+def given_profile(text_or_file: str) -> Profile:
+    """A profile written out, or the name of a file that holds one."""
+    if text_or_file.lstrip()[:1] in ("[", "{", ""):
+        return read_profile(text_or_file)
+    return read_profile(read_text(Path(text_or_file)), source=text_or_file)
 
 
 def _started(task: Task, variables: dict[str, str]) -> Child:

@@ -137,10 +137,8 @@ class Yard:
                 self.engine.fault(self._known(node), gpu, read_fault(fault), for_ms=for_ms)
             case Heal(node, gpu):
                 self.engine.heal(self._known(node), gpu)
-            case Use(node, gpu, pid, memory_bytes):
-                process = _living(pid)
-                self.engine.use(self._known(node), gpu, pid=pid, memory_bytes=memory_bytes)
-                self._watched[node, f"use:{pid}"] = process
+            case Use():
+                self._use(request)
             case Start():
                 self._start(request)
             case Stop(node, task):
@@ -148,6 +146,18 @@ class Yard:
                 self.engine.stop(self._known(node), task)
             case _:
                 raise FakeGpuError(f"this daemon does not know {type(request).__name__}", fix="start it anew")
+
+    def _use(self, request: Use) -> None:
+        process = _living(request.pid)
+        task = self.engine.use(
+            self._known(request.node),
+            request.gpu,
+            pid=request.pid,
+            memory_bytes=request.memory_bytes,
+            utilization=request.utilization,
+            name=process.name,
+        )
+        self._watched[request.node, task] = process
 
     def _start(self, request: Start) -> None:
         process = None if request.pid is None else _living(request.pid)

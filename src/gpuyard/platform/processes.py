@@ -28,11 +28,20 @@ def find_process(pid: int) -> ProcessIdentity | None:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
-    # The name stands in brackets and may itself hold blanks and brackets.
-    name = text[text.index("(") + 1 : text.rindex(")")]
+    # The short name stands in brackets and may itself hold blanks and brackets.
+    short = text[text.index("(") + 1 : text.rindex(")")]
     fields = text[text.rindex(")") + 2 :].split()
     state, started = fields[0], int(fields[19])
-    return None if state in "ZXx" else ProcessIdentity(pid, started, name)
+    return None if state in "ZXx" else ProcessIdentity(pid, started, _program(pid) or short)
+
+
+def _program(pid: int) -> str:
+    """The first word of its command line; empty for one that has none, as the kernel's own."""
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return ""
+    return words[0].decode("utf-8", "replace")
 
 
 def is_alive(process: ProcessIdentity) -> bool:
