@@ -21,14 +21,7 @@ SECONDS = 30.0
 @contextmanager
 def running(home: Path, **settings: Any) -> Iterator[DaemonStatus]:
     """A daemon that answers; a test may end it itself."""
-    given = encode_settings(Settings(home, **{"port": 0, **settings}))
-    process = subprocess.Popen(
-        [sys.executable, "-m", "gpuyard.fakegpu.daemon", given],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-    )
+    process = started(home, **settings)
     try:
         yield first_status(home, process)
     finally:
@@ -37,6 +30,24 @@ def running(home: Path, **settings: Any) -> Iterator[DaemonStatus]:
         except NotUpError:
             process.terminate()
         process.communicate(timeout=SECONDS)
+
+
+def started(home: Path, **settings: Any) -> subprocess.Popen[str]:
+    given = encode_settings(Settings(home, **{"port": 0, **settings}))
+    return subprocess.Popen(
+        [sys.executable, "-m", "gpuyard.fakegpu.daemon", given],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+
+
+def ended_at_once(home: Path, **settings: Any) -> tuple[int, str]:
+    """The exit code and the words of a daemon that cannot start."""
+    process = started(home, **settings)
+    told, _ = process.communicate(timeout=SECONDS)
+    return process.returncode, told
 
 
 def first_status(home: Path, process: subprocess.Popen[str]) -> DaemonStatus:
