@@ -7,7 +7,7 @@ more memory than the GPU shows as used, instances no more than they have).
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Final
 
 import msgspec
@@ -141,11 +141,11 @@ def numbers(devices: Devices, gpus: slice, at_ms: int) -> Numbers:
 class OnGpu(msgspec.Struct, frozen=True):
     """The tasks on one GPU, oldest first, each with its row in the load."""
 
-    tasks: Sequence[Task]
-    rows: Sequence[int]
+    tasks: list[Task]
+    rows: list[int]
 
 
-NOTHING: Final = OnGpu((), ())
+NOTHING: Final = OnGpu([], [])
 
 
 def device_reading(
