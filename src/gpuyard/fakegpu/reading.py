@@ -1,6 +1,7 @@
 """What anybody can read off a machine's GPUs at one instant.
 
-Place in the flow: file ─config─▶ model ─**reading**─▶ faces (NVML and nvidia-smi through the state directory, exporter, labels).
+Place in the flow: file ─config─▶ model ─**reading**─▶ faces (NVML and nvidia-smi through the state directory,
+exporter, labels).
 Invariant: every face shows numbers of a reading and rounds nothing itself, so no two faces can disagree.
 The units are the finest any face shows: bytes, milliwatts, millijoules, MHz, whole per cent, whole degrees.
 """

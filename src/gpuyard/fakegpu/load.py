@@ -1,0 +1,194 @@
+"""The tasks on all GPUs as one table: in which phase each is, what it uses, when that changes.
+
+Place in the flow: engine ─**load**─▶ per GPU: utilisation and memory ─▶ physics. Rows are columns of numbers so that
+tens of thousands change phase in one pass. Invariant: a draw depends on the seed, the task and the time it is for, and
+on nothing else, so that the order and the size of steps cannot change it.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuyard.fakegpu.physics import Bools, Ints
+from gpuyard.fakegpu.profile import FULL_MILLI_PERCENT, Profile
+
+NEVER: Final = np.iinfo(np.int64).max
+DRAW_EVERY_MS: Final = 10_000
+"""A utilisation given as a range is drawn anew this often."""
+WHOLE_SHARE: Final = 7
+"""A task on a whole GPU counts in full; one on a MIG instance by its slices of seven."""
+
+_U64 = np.uint64
+
+
+class Phases:
+    """The phases of all profiles in use, end to end; a profile is where it starts and how many it has."""
+
+    def __init__(self) -> None:
+        self._start: dict[Profile, int] = {}
+        self._rows: list[tuple[int, int, int, int, int, int]] = []
+        self.table = np.zeros((0, 6), np.int64)
+
+    def start_of(self, profile: Profile) -> int:
+        if profile not in self._start:
+            self._start[profile] = len(self._rows)
+            for phase in profile.phases:
+                memory = phase.memory
+                low, high, relative = (memory.low, memory.high, int(memory.relative)) if memory else (-1, -1, 0)
+                time_ms = NEVER if phase.time_ms is None else phase.time_ms
+                self._rows.append((time_ms, phase.low_percent, phase.high_percent, low, high, relative))
+            self.table = np.array(self._rows, np.int64)
+        return self._start[profile]
+
+
+TIME, LOW, HIGH, MEMORY_LOW, MEMORY_HIGH, RELATIVE = range(6)
+
+
+class Needs(NamedTuple):
+    """What one task takes of its device, besides what its profile says."""
+
+    own_bytes: int
+    """Where its profile says nothing about memory."""
+    whole_bytes: int
+    """What percentages of memory are of."""
+    room_bytes: int
+    """The most it can get."""
+    share: int
+    """Slices of seven; WHOLE_SHARE for a whole GPU."""
+
+
+class Load:
+    """Rows of tasks. `gpu` is -1 where a row is free."""
+
+    _COLUMNS: Final = (
+        "gpu", "first", "count", "rounds", "phase", "round", "entered", "until", "next_ms",
+        "percent", "memory", "own_memory", "whole", "room", "share",
+    )  # fmt: skip
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.phases = Phases()
+        self._free: list[int] = []
+        self._resize(64)
+
+    key: NDArray[np.uint64]
+    gpu: Ints
+    first: Ints
+    count: Ints
+    rounds: Ints
+    phase: Ints
+    round: Ints
+    entered: Ints
+    until: Ints
+    next_ms: Ints
+    percent: Ints
+    memory: Ints
+    own_memory: Ints
+    whole: Ints
+    room: Ints
+    share: Ints
+
+    def _resize(self, size: int) -> None:
+        """More rows, all free."""
+        old = len(self._free) if not hasattr(self, "gpu") else len(self.gpu)
+        for name in self._COLUMNS:
+            column = np.zeros(size, np.int64)
+            if old:
+                column[:old] = getattr(self, name)
+            setattr(self, name, column)
+        keys = np.zeros(size, np.uint64)
+        if old:
+            keys[:old] = self.key
+        self.key = keys
+        self.gpu[old:] = -1
+        self.next_ms[old:] = NEVER
+        self._free.extend(range(size - 1, old - 1, -1))
+
+    def add(self, gpu: int, key: int, profile: Profile, needs: Needs, at_ms: int) -> int:
+        """A task that starts: the number of its row."""
+        if not self._free:
+            self._resize(2 * len(self.gpu))
+        row = self._free.pop()
+        self.gpu[row] = gpu
+        self.key[row] = key
+        self.first[row] = self.phases.start_of(profile)
+        self.count[row] = len(profile.phases)
+        self.rounds[row] = NEVER if profile.repeat is None else profile.repeat
+        self.own_memory[row], self.whole[row], self.room[row], self.share[row] = needs
+        self.phase[row] = self.round[row] = 0
+        self.entered[row] = at_ms
+        rows = np.array([row])
+        self._enter(rows)
+        self._draw(rows, self.entered[rows])
+        return row
+
+    def remove(self, row: int) -> None:
+        self.gpu[row] = -1
+        self.next_ms[row] = NEVER
+        self._free.append(row)
+
+    def change(self, rows: Ints, at_ms: Ints) -> None:
+        """Bring rows up to the instant at which something of each changes."""
+        ended = rows[self.until[rows] <= at_ms]
+        if len(ended):
+            self._next_phase(ended)
+        self._draw(rows, at_ms)
+
+    def _next_phase(self, rows: Ints) -> None:
+        self.entered[rows] = self.until[rows]
+        after = self.phase[rows] + 1
+        wrapped = after >= self.count[rows]
+        self.phase[rows] = np.where(wrapped, 0, after)
+        self.round[rows] += wrapped
+        self._enter(rows)
+
+    def _enter(self, rows: Ints) -> None:
+        """What holds for a whole phase: when it ends and how much memory it takes."""
+        over = self.round[rows] >= self.rounds[rows]
+        table = self.phases.table[self.first[rows] + self.phase[rows]]
+        time = table[:, TIME]
+        endless = over | (time == NEVER)
+        self.until[rows] = np.where(endless, NEVER, self.entered[rows] + np.where(endless, 0, time))
+        going = rows[~over]
+        self.memory[going] = self._phase_memory(going, table[~over])
+
+    def _phase_memory(self, rows: Ints, table: Ints) -> Ints:
+        low, high = table[:, MEMORY_LOW], table[:, MEMORY_HIGH]
+        drawn = low + self._random(rows, self.entered[rows], 1, high - low + 1)
+        # Bytes times thousandths of a per cent would leave 64 bits; in units of 1 KiB they do not.
+        relative = (self.whole[rows] >> 10) * drawn // FULL_MILLI_PERCENT << 10
+        asked = np.where(table[:, RELATIVE] == 1, relative, drawn)
+        return np.minimum(np.where(low < 0, self.own_memory[rows], asked), self.room[rows])
+
+    def _draw(self, rows: Ints, at_ms: Ints) -> None:
+        """What holds from now: the utilisation, and until when."""
+        over = self.round[rows] >= self.rounds[rows]
+        table = self.phases.table[self.first[rows] + self.phase[rows]]
+        low, high = table[:, LOW], table[:, HIGH]
+        slot = at_ms // DRAW_EVERY_MS
+        drawn = low + self._random(rows, slot, 0, high - low + 1)
+        self.percent[rows] = np.where(over, 0, drawn)
+        again = np.where(over | (low == high), NEVER, (slot + 1) * DRAW_EVERY_MS)
+        self.next_ms[rows] = np.minimum(self.until[rows], again)
+
+    def _random(self, rows: Ints, about: Ints, salt: int, sides: Ints) -> Ints:
+        """A number below `sides` that depends on seed, task, what it is about and nothing else."""
+        mixed = self.key[rows] ^ _mixed(about.astype(np.uint64) * _U64(2) + _U64(salt))
+        mixed = _mixed(mixed ^ _mixed(np.full(1, self.seed & 0xFFFF_FFFF_FFFF_FFFF, np.uint64)))
+        return (mixed % np.maximum(sides, 1).astype(np.uint64)).astype(np.int64)
+
+    def rows_of(self, chosen: Bools) -> Ints:
+        """Rows on the GPUs that are marked."""
+        used = np.flatnonzero(self.gpu >= 0)
+        return used[chosen[self.gpu[used]]]
+
+
+def _mixed(value: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Well-scattered bits of a number (the finisher of splitmix64)."""
+    value = value + _U64(0x9E3779B97F4A7C15)
+    value = (value ^ (value >> _U64(30))) * _U64(0xBF58476D1CE4E5B9)
+    value = (value ^ (value >> _U64(27))) * _U64(0x94D049BB133111EB)
+    return value ^ (value >> _U64(31))
