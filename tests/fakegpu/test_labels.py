@@ -7,7 +7,7 @@ import pytest
 from gpuyard.fakegpu.labels import PREFIX, family_of, labels_of, sanitised, seed_labels_of
 from gpuyard.fakegpu.products import products
 from gpuyard.fakegpu.reading import MachineReading
-from tests.fakegpu.readings import MIB, a_device, a_machine, an_instance
+from tests.fakegpu.idle import MIB, a_device, a_machine, an_instance
 
 SLICES = (an_instance(0), an_instance(1))
 CUT = {"mig_enabled": True, "mig": SLICES}

@@ -31,9 +31,12 @@ COMPILE_S: Final = 300.0
 INSTALL_S: Final = 600.0
 SHOWN_LINES: Final = 12
 
-COMMON_FLAGS: Final = ("-std=gnu11", "-O2", "-Wall", "-Wextra", "-fno-strict-aliasing", "-fvisibility=hidden")
+COMMON_FLAGS: Final = (
+    *("-std=gnu11", "-O2", "-Wall", "-Wextra", "-fno-strict-aliasing", "-fvisibility=hidden"),
+    *("-fno-stack-protector", "-U_FORTIFY_SOURCE"),
+)
 # Without a C library of its own the library takes the one of the program that loads it, be it glibc or musl.
-LIBRARY_FLAGS: Final = ("-shared", "-fPIC", "-fno-stack-protector", "-nostdlib", "-Wl,-soname,libnvidia-ml.so.1")
+LIBRARY_FLAGS: Final = ("-shared", "-fPIC", "-nostdlib", "-Wl,-soname,libnvidia-ml.so.1")
 PROGRAM_FLAGS: Final = ("-static",)
 
 

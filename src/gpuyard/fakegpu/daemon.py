@@ -32,6 +32,7 @@ from gpuyard.fakegpu.control import (
 from gpuyard.fakegpu.exporter import CONTENT_TYPE, HOSTNAME_LABELS, exposition
 from gpuyard.fakegpu.fleet import Fleet, a_fleet
 from gpuyard.fakegpu.publish import Publisher
+from gpuyard.fakegpu.reload import FleetFile, Loaded, Refused
 from gpuyard.fakegpu.web import Page, WebServer
 from gpuyard.fakegpu.yard import Yard
 from gpuyard.platform.clock import monotonic_ms, wall_ms, wall_text
@@ -61,44 +62,14 @@ class Settings(msgspec.Struct, frozen=True):
         return a_fleet(self.product, self.gpus, [f"node-{number}" for number in range(1, self.machines + 1)])
 
 
-class FleetFile:
-    """A file that may change at any time: a good change is taken, a bad one is kept back with its error."""
-
-    def __init__(self, path: Path) -> None:
-        self.error: str | None = None
-        self._path = path
-        self._seen = self._facts()
-
-    def changed(self) -> Fleet | None:
-        """The new fleet, if there is a new one that can be used. Read from another thread than the model's."""
-        now = self._facts()
-        if now == self._seen:
-            return None
-        self._seen = now
-        try:
-            fleet = read_fleet(self._path)
-        except GpuyardError as error:
-            self.error = str(error)
-            return None
-        self.error = None
-        return fleet
-
-    def _facts(self) -> tuple[int, int, int] | None:
-        try:
-            facts = self._path.stat()
-        except OSError:
-            return None
-        return facts.st_mtime_ns, facts.st_size, facts.st_ino
-
-
 class Daemon:
     """One yard with its sockets."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._began_wall_ms, self._began_ms = wall_ms(), monotonic_ms()
-        fleet = settings.fleet()
         self._file = FleetFile(settings.config) if settings.config else None
+        fleet = self._file.fleet if self._file else settings.fleet()
         self._yard = Yard(fleet, _publisher(settings.home, fleet), self._now_ms(), settings.seed)
         self._yard.config = str(settings.config) if settings.config else None
         self._web = WebServer(self._page)
@@ -138,24 +109,16 @@ class Daemon:
     # ------------------------------------------------------------------------------------------------- a hot change
 
     async def _follow_file(self) -> None:
+        """A good change is taken; a bad one is told, and nothing changes. The file is read beside the model's steps."""
         if self._file is None:
             return
-        before = self._file.error
-        fleet = await asyncio.to_thread(self._file.changed)
-        if fleet is not None:
-            self._take(fleet)
-        if self._file.error and self._file.error != before:
-            say(f"the fleet stays as it was, because its file cannot be used:\n{self._file.error}")
-        self._yard.config_error = self._file.error
-
-    def _take(self, fleet: Fleet) -> None:
-        try:
-            self._yard.change(fleet)
-        except GpuyardError as error:
-            assert self._file is not None
-            self._file.error = str(error)
-        else:
-            say(f"the fleet was changed: {len(fleet.machines)} machines")
+        match await asyncio.to_thread(self._file.poll):
+            case Loaded(fleet):
+                self._yard.change(fleet)
+                say(f"the fleet was changed: {len(fleet.machines)} machines")
+            case Refused() as refused:
+                say(f"the fleet file cannot be used: {refused}")
+        self._yard.config_error = str(self._file.error) if self._file.error else None
 
     # ------------------------------------------------------------------------------------------------- the exporter
 

@@ -96,6 +96,8 @@ enum gy_status gy_follow(struct gy_view *view) {
 
 /* ------------------------------------------------------------------------------------------------ one whole reading */
 
+static uint32_t at_most(uint32_t count, uint32_t capacity) { return count < capacity ? count : capacity; }
+
 struct gy_reading gy_begin(const struct gy_view *view) {
     const struct gy_header *header = __atomic_load_n(&view->header, __ATOMIC_ACQUIRE);
     struct gy_reading reading;
@@ -106,7 +108,27 @@ struct gy_reading gy_begin(const struct gy_view *view) {
     reading.devices = (const struct gy_device *)(body + header->devices_at);
     reading.migs = (const struct gy_mig *)(body + header->migs_at);
     reading.processes = (const struct gy_process *)(body + header->processes_at);
+    reading.product_count = at_most(reading.machine->product_count, header->product_capacity);
+    reading.device_count = at_most(reading.machine->device_count, header->device_capacity);
+    reading.mig_count = at_most(reading.machine->mig_count, header->mig_capacity);
+    reading.process_count = at_most(reading.machine->process_count, header->process_capacity);
     return reading;
+}
+
+static struct gy_span within(uint32_t first, uint32_t count, uint32_t all) {
+    struct gy_span span = {at_most(first, all), 0};
+    span.end = span.first + at_most(count, all - span.first);
+    return span;
+}
+
+struct gy_span gy_migs_of(const struct gy_reading *reading, uint32_t device) {
+    const struct gy_device *one = &reading->devices[device];
+    return within(one->first_mig, one->mig_count, reading->mig_count);
+}
+
+struct gy_span gy_processes_of(const struct gy_reading *reading, uint32_t device) {
+    const struct gy_device *one = &reading->devices[device];
+    return within(one->first_process, one->process_count, reading->process_count);
 }
 
 int gy_still(const struct gy_view *view, const struct gy_reading *reading) {
@@ -142,15 +164,17 @@ static int listed(const struct gy_view *view, const struct gy_device *device, co
     return 0;
 }
 
-int gy_shows_mig(const struct gy_view *view, const struct gy_reading *reading, const struct gy_mig *mig) {
-    const struct gy_device *device = &reading->devices[mig->device];
-    return !strcmp(view->visible, "all") || listed(view, device, NULL) || listed(view, device, mig);
+int gy_shows_mig(const struct gy_view *view, const struct gy_reading *reading, uint32_t mig) {
+    const struct gy_mig *one = &reading->migs[mig];
+    const struct gy_device *device = &reading->devices[at_most(one->device, reading->device_count - 1)];
+    return !strcmp(view->visible, "all") || listed(view, device, NULL) || listed(view, device, one);
 }
 
 int gy_shows_device(const struct gy_view *view, const struct gy_reading *reading, uint32_t device) {
     const struct gy_device *one = &reading->devices[device];
     if (!strcmp(view->visible, "all") || listed(view, one, NULL)) return 1;
-    for (uint32_t i = 0; i < one->mig_count; i++)
-        if (listed(view, one, &reading->migs[one->first_mig + i])) return 1;
+    struct gy_span migs = gy_migs_of(reading, device);
+    for (uint32_t i = migs.first; i < migs.end; i++)
+        if (listed(view, one, &reading->migs[i])) return 1;
     return 0;
 }

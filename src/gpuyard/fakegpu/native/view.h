@@ -1,7 +1,8 @@
 /* The state file as a process sees it: mapped once, filtered by NVIDIA_VISIBLE_DEVICES.
  *
  * Place in the flow: state file ─**view**─▶ nvml*.c, smi*.c.
- * Invariant: what gy_take copies is one whole reading, and taking it makes no system call while the file stays the same.
+ * Invariant: what is copied between gy_begin and a true gy_still is one whole reading, and costs no system call while
+ * the file stays the same.
  */
 #ifndef GPUYARD_VIEW_H
 #define GPUYARD_VIEW_H
@@ -28,9 +29,11 @@ struct gy_view {
     char why[GY_WHY]; /* What is wrong, in words, when a status is not GY_OK. */
 };
 
-/* One reading. The pointers lead into the mapped file: what they show is only certain once gy_still says so. */
+/* One reading. The pointers lead into the mapped file: what they show is only certain once gy_still says so. Until then
+ * only the counts here are safe to walk by, because they never exceed what the file holds. */
 struct gy_reading {
     uint64_t number;
+    uint32_t product_count, device_count, mig_count, process_count;
     const struct gy_machine *machine;
     const struct gy_product *products;
     const struct gy_device *devices;
@@ -49,6 +52,13 @@ int gy_still(const struct gy_view *view, const struct gy_reading *reading);
 
 /* Whether the view shows the device or the MIG instance; a device shows when one of its instances does. */
 int gy_shows_device(const struct gy_view *view, const struct gy_reading *reading, uint32_t device);
-int gy_shows_mig(const struct gy_view *view, const struct gy_reading *reading, const struct gy_mig *mig);
+int gy_shows_mig(const struct gy_view *view, const struct gy_reading *reading, uint32_t mig);
+
+/* The part of a list that lies within the counts of the reading. */
+struct gy_span {
+    uint32_t first, end;
+};
+struct gy_span gy_migs_of(const struct gy_reading *reading, uint32_t device);
+struct gy_span gy_processes_of(const struct gy_reading *reading, uint32_t device);
 
 #endif
