@@ -1,7 +1,7 @@
 """How fast the fake GPUs are: `python -m benchmarks.fake` (or `make bench-fake`).
 
-Each row has a limit. Times are calibrated as in `calibration.py`. The scrape is a whole one, over HTTP, from a daemon of
-its own; its memory is the highest that daemon ever held. A call of NVML goes through ctypes, as Python programs do it.
+Each row has a limit. Times are calibrated as in `calibration.py`. The scrape is a whole one, over HTTP, from a daemon
+of its own; its memory is the most that daemon ever held. A call of NVML goes through ctypes, as Python programs do it.
 Writes `build/bench/fake.json`; ends with 1 if a limit was missed.
 """
 
@@ -85,7 +85,9 @@ def worst_step_row(nodes: int) -> Row:
     engine = Engine(busy_fleet(nodes), seed=1, at_ms=0)
     engine.advance(20 * 60_000 - 1)
     taken = measure(lambda: engine.advance(20 * 60_000 + 1), 1)
-    return Row(f"the same where every GPU enters a new phase, {nodes} x {GPUS}", "ms", taken.ms, taken.calibrated_ms, 100)
+    return Row(
+        f"the same where every GPU enters a new phase, {nodes} x {GPUS}", "ms", taken.ms, taken.calibrated_ms, 100
+    )
 
 
 def day_row(nodes: int, hours: int) -> Row:
@@ -118,7 +120,9 @@ def daemon(fleet: str) -> Iterator[tuple[Path, DaemonStatus]]:
         home, config = Path(folder) / "home", Path(folder) / "fleet.yaml"
         config.write_text(fleet)
         settings = encode_settings(Settings(home, config=config, port=0))
-        process = subprocess.Popen([sys.executable, "-m", "gpuyard.fakegpu.daemon", settings], stdout=subprocess.DEVNULL)
+        process = subprocess.Popen(
+            [sys.executable, "-m", "gpuyard.fakegpu.daemon", settings], stdout=subprocess.DEVNULL
+        )
         try:
             yield home, wait_for(home, process)
         finally:

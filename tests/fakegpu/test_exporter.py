@@ -8,8 +8,8 @@ import pytest
 
 from gpuyard.fakegpu.exporter import ALL_METRICS, METRICS, exposition
 from gpuyard.fakegpu.reading import Clocks, Ecc, Health, Holder, MachineReading
-from tests.fakegpu.prometheus import program
 from tests.fakegpu.idle import HOLDER, MIB, a_device, a_machine, an_instance
+from tests.fakegpu.prometheus import program
 
 DEFAULT_COUNTERS = {
     "DCGM_FI_DEV_SM_CLOCK": "gauge",

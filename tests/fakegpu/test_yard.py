@@ -123,9 +123,7 @@ def test_a_fault_without_an_end_is_healed_by_hand(yard: Yard) -> None:
     assert device(yard, gpu=1).health is Health.OK
 
 
-def test_a_hot_change_adds_and_removes_machines(
-    yard: Yard, tmp_path: Path, process: subprocess.Popen[bytes]
-) -> None:
+def test_a_hot_change_adds_and_removes_machines(yard: Yard, tmp_path: Path, process: subprocess.Popen[bytes]) -> None:
     yard.step(NOW)
     yard.answer(Use("node-1", 0, process.pid, GIB))
     yard.answer(Use("node-2", 0, process.pid, GIB))
