@@ -128,6 +128,16 @@ def test_what_a_product_lacks_is_left_out() -> None:
     assert "ECC" not in text
 
 
+def test_counters_that_came_later_are_left_out_of_older_products() -> None:
+    text = page(a_machine(a_device(product="Tesla K80")))
+    assert "DCGM_FI_PROF_" not in text
+    assert "REMAP" not in text
+    assert "NVLINK" not in text
+    newer = page(a_machine(a_device(product="Tesla T4")))
+    assert "DCGM_FI_PROF_GR_ENGINE_ACTIVE" in newer
+    assert "REMAP" not in newer
+
+
 def test_an_xid_names_its_code_and_its_meaning() -> None:
     text = page(a_machine(a_device(0, last_xid=48), a_device(1)))
     first, second = lines_of(text, "DCGM_FI_DEV_XID_ERRORS")

@@ -8,12 +8,14 @@ each metric. The text of 40 000 GPUs is made piece by piece, so that it is never
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 from itertools import compress
 from operator import attrgetter
 from typing import Final
 
 import msgspec
 
+from gpuyard.fakegpu.products import product_named
 from gpuyard.fakegpu.reading import DeviceReading, Health, Holder, MachineReading, MigInstance
 from gpuyard.fakegpu.xids import xid_text
 
@@ -21,6 +23,10 @@ CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 HOSTNAME_LABELS: Final = ("Hostname", "hostname")
 """The exporter's releases spell this label with a capital; its newest source does not."""
 LINES_PER_PIECE: Final = 2000
+OLDEST_PROFILED: Final = (7, 0)
+"""Profiling counters came with this compute capability,"""
+OLDEST_REMAPPING: Final = (8, 0)
+"""and remapped memory rows with this one."""
 
 Value = int | str | None
 OfDevice = Callable[[DeviceReading], Value]
@@ -58,6 +64,33 @@ def _ecc(field: str) -> OfDevice:
 
 
 _HEALTH: Final = {Health.OK: 0, Health.UNHEALTHY: 20, Health.OFF_THE_BUS: 20}
+
+
+class Abilities(msgspec.Struct, frozen=True):
+    """What a product has counters for; the exporter leaves out what it has none for."""
+
+    profiles: bool
+    remaps_rows: bool
+    has_nvlink: bool
+
+
+@cache
+def _abilities(product_name: str) -> Abilities:
+    product = product_named(product_name)
+    capability = product.compute_capability
+    return Abilities(capability >= OLDEST_PROFILED, capability >= OLDEST_REMAPPING, product.nvlinks > 0)
+
+
+def _profiled(read: OfDevice) -> OfDevice:
+    return lambda device: read(device) if _abilities(device.product).profiles else None
+
+
+def _remapped(read: OfDevice) -> OfDevice:
+    return lambda device: read(device) if _abilities(device.product).remaps_rows else None
+
+
+def _nvlink(device: DeviceReading) -> Value:
+    return device.nvlink_bytes >> 20 if _abilities(device.product).has_nvlink else None
 
 
 def _whole_device(name: str, help_: str, read: OfDevice, kind: str = "gauge") -> Metric:
@@ -118,43 +151,51 @@ METRICS: Final = (
     _whole_device(
         "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL",
         "Data moved over all NVLinks (in MiB).",
-        lambda device: device.nvlink_bytes >> 20,
+        _nvlink,
         "counter",
     ),
     _whole_device("DCGM_FI_DEV_VGPU_LICENSE_STATUS", "State of the vGPU licence.", lambda _: 0),
     _whole_device(
         "DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS",
         "Memory rows remapped for errors that could not be corrected.",
-        attrgetter("remapped_rows_uncorrected"),
+        _remapped(attrgetter("remapped_rows_uncorrected")),
         "counter",
     ),
     _whole_device(
         "DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS",
         "Memory rows remapped for errors that were corrected.",
-        attrgetter("remapped_rows_corrected"),
+        _remapped(attrgetter("remapped_rows_corrected")),
         "counter",
     ),
-    _whole_device("DCGM_FI_DEV_ROW_REMAP_FAILURE", "Whether remapping a memory row has failed.", lambda _: 0),
+    _whole_device("DCGM_FI_DEV_ROW_REMAP_FAILURE", "Whether remapping a row has failed.", _remapped(lambda _: 0)),
     _own(
         "DCGM_FI_PROF_GR_ENGINE_ACTIVE",
         "Share of the time in which the graphics engine is active.",
-        lambda device: _ratio(device.gpu_percent),
+        _profiled(lambda device: _ratio(device.gpu_percent)),
         lambda instance: _ratio(instance.gpu_percent),
     ),
     _own(
         "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE",
         "Share of the cycles in which the tensor pipe is active.",
-        lambda device: _ratio(device.tensor_percent),
+        _profiled(lambda device: _ratio(device.tensor_percent)),
         lambda instance: _ratio(instance.tensor_percent),
     ),
     _own(
         "DCGM_FI_PROF_DRAM_ACTIVE",
         "Share of the cycles in which the memory sends or receives.",
-        lambda device: _ratio(device.memory_percent),
+        _profiled(lambda device: _ratio(device.memory_percent)),
         lambda instance: _ratio(instance.memory_percent),
     ),
-    _whole_device("DCGM_FI_PROF_PCIE_TX_BYTES", "Sent over PCIe (in bytes/s).", attrgetter("pcie_tx_bytes_per_s")),
-    _whole_device("DCGM_FI_PROF_PCIE_RX_BYTES", "Received over PCIe (in bytes/s).", attrgetter("pcie_rx_bytes_per_s")),
+    _whole_device(
+        "DCGM_FI_PROF_PCIE_TX_BYTES",
+        "Sent over PCIe (in bytes/s).",
+        _profiled(attrgetter("pcie_tx_bytes_per_s")),
+    ),
+    _whole_device(
+        "DCGM_FI_PROF_PCIE_RX_BYTES",
+        "Received over PCIe (in bytes/s).",
+        _profiled(attrgetter("pcie_rx_bytes_per_s")),
+    ),
     # Not in the exporter's default set, but without them a fault would not show here.
     _whole_device(
         "DCGM_FI_DEV_ECC_SBE_VOL_TOTAL",
