@@ -54,8 +54,11 @@ def _watts(device: DeviceReading) -> str:
     return f"{device.power_mw // 1000}.{device.power_mw % 1000:03}000"
 
 
+_RATIOS: Final = tuple(f"{percent // 100}.{percent % 100:02}0000" for percent in range(101))
+
+
 def _ratio(percent: int) -> str:
-    return f"{percent // 100}.{percent % 100:02}0000"
+    return _RATIOS[percent]
 
 
 def _ecc(field: str) -> OfDevice:
@@ -243,7 +246,7 @@ _ESCAPES: Final = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
 
 
 def escaped(text: str) -> str:
-    return text.translate(_ESCAPES)
+    return text.translate(_ESCAPES) if '"' in text or "\\" in text or "\n" in text else text
 
 
 def _before_mig(device: DeviceReading) -> str:
@@ -320,11 +323,9 @@ def _pieces(metric: Metric, subjects: Subjects) -> Iterator[str]:
 
 
 def _lines(metric: Metric, labels: list[str], devices: list[DeviceReading]) -> str:
-    """One comprehension for thousands of lines: a call for each of a million lines would take longer than the lines."""
     if metric is XID_ERRORS:
         labels = _with_xids(labels, devices)
-    start, rows = metric.name + "{", zip(labels, map(metric.of_device, devices), strict=True)
-    return "".join([f"{start}{label}}} {value}\n" for label, value in rows if value is not None])
+    return _joined(metric.name, labels, list(map(metric.of_device, devices)))
 
 
 def _instance_lines(metric: Metric, labels: list[str], instances: list[tuple[DeviceReading, MigInstance]]) -> str:
@@ -332,8 +333,18 @@ def _instance_lines(metric: Metric, labels: list[str], instances: list[tuple[Dev
     assert read is not None
     if metric is XID_ERRORS:
         labels = _with_xids(labels, [device for device, _ in instances])
-    start, rows = metric.name + "{", zip(labels, (read(*pair) for pair in instances), strict=True)
-    return "".join([f"{start}{label}}} {value}\n" for label, value in rows if value is not None])
+    return _joined(metric.name, labels, [read(*pair) for pair in instances])
+
+
+def _joined(name: str, labels: list[str], values: list[Value]) -> str:
+    """Joined from its parts in one go: making each of a million lines first would take twice as long."""
+    if None in values:
+        known = [value is not None for value in values]
+        labels, values = list(compress(labels, known)), list(compress(values, known))
+    parts = [name + "{", "", "} ", "", "\n"] * len(values)
+    parts[1::5] = labels
+    parts[3::5] = map(str, values)
+    return "".join(parts)
 
 
 def _with_xids(labels: list[str], devices: list[DeviceReading]) -> list[str]:
