@@ -291,11 +291,10 @@ def _product(name: str, place: Place) -> Product:
 def _gpu_memory(amount: Amount | None, product: Product, place: Place) -> int:
     if amount is None:
         return product.memory_mib * MIB
-    memory = place.read(memory_amount, amount, place.name)
+    memory = 0 if isinstance(amount, int) and amount < 0 else place.read(memory_amount, amount, place.name)
     if memory < MIB:
-        raise place.error(
-            "a GPU needs some memory", f"{product.key} has {product.memory_mib} MiB; leave it out for that"
-        )
+        fix = f"{product.key} has {product.memory_mib} MiB; leave it out for that"
+        raise place.error(f"{place.name} must be at least 1 MiB, not {amount}", fix)
     return memory
 
 

@@ -26,62 +26,30 @@ All happens now; for another instant advance first. `gpu` is an index or an id. 
 from __future__ import annotations
 
 import hashlib
-import heapq
 from collections.abc import Iterable, Iterator
-from typing import Final, TypeAlias
+from typing import Final
 
 import msgspec
 import numpy as np
 
 from gpuyard.errors import InputError
-from gpuyard.fakegpu.devices import HEALTHS, Devices
-from gpuyard.fakegpu.faults import Fault, FaultKind
+from gpuyard.fakegpu.agenda import Agenda, BeginFault, BeginTask, Due, EndFault, EndTask, Script
+from gpuyard.fakegpu.devices import Devices
+from gpuyard.fakegpu.faults import Fault
 from gpuyard.fakegpu.fleet import MIB, FaultScript, Fleet, GpuSpec, MachineSpec, TaskScript
 from gpuyard.fakegpu.load import WHOLE_SHARE, Load, Needs, Start
 from gpuyard.fakegpu.physics import Ints
-from gpuyard.fakegpu.profile import (
-    BUSY,
-    DEFAULT_MEMORY_MILLI_PERCENT,
-    FULL_MILLI_PERCENT,
-    Profile,
-    steady,
-)
-from gpuyard.fakegpu.reading import DeviceReading, Health, Holder, MachineReading
-from gpuyard.fakegpu.render import (
-    ActiveFault,
-    Identity,
-    Numbers,
-    OnGpu,
-    Task,
-    device_reading,
-    identity,
-    machine_reading,
-    numbers,
-)
+from gpuyard.fakegpu.profile import BUSY, DEFAULT_MEMORY_MILLI_PERCENT, FULL_MILLI_PERCENT, Profile, steady
+from gpuyard.fakegpu.reading import Holder, MachineReading
+from gpuyard.fakegpu.register import Register
+from gpuyard.fakegpu.render import Numbers, OnGpu, Task, device_reading, machine_reading, numbers
+from gpuyard.fakegpu.trouble import ActiveFault, Trouble
 from gpuyard.files.suggest import did_you_mean
 
 GIVEN: Final = "(given)"
 """The task that stands for a starting state written in the file."""
 
 MAX_PID: Final = (1 << 31) - 1
-
-
-class Begin(msgspec.Struct, frozen=True):
-    """A script of the file begins."""
-
-    script: TaskScript | FaultScript
-
-
-class EndTask(msgspec.Struct, frozen=True):
-    """A scripted task is over."""
-
-    script: TaskScript
-
-
-class EndFault(msgspec.Struct, frozen=True):
-    """The time of a fault is over."""
-
-    number: int
 
 
 class Placing(msgspec.Struct, frozen=True):
@@ -93,9 +61,6 @@ class Placing(msgspec.Struct, frozen=True):
     memory_bytes: int | None
 
 
-Due: TypeAlias = Begin | EndTask | EndFault
-
-
 class Engine:
     """A fleet and all that happens on it."""
 
@@ -103,10 +68,9 @@ class Engine:
         self.now_ms = at_ms
         self.began_ms: Final = at_ms
         self._load = Load(seed)
-        self._faults: dict[int, ActiveFault] = {}
+        self._trouble = Trouble()
         self._scripted: dict[FaultScript, int] = {}
-        self._due: list[tuple[int, int, Due]] = []
-        self._number = 0
+        self._agenda = Agenda()
         self._take(fleet)
         self._begin_given(range(len(self._devices)))
         self._schedule((*fleet.tasks, *fleet.faults))
@@ -115,15 +79,9 @@ class Engine:
     def _take(self, fleet: Fleet) -> None:
         """Columns and names for a fleet, all idle."""
         self.fleet = fleet
+        self._register = Register(fleet)
         self._devices = Devices(fleet, self.now_ms)
-        self._first: dict[str, int] = {}
-        self._machine: dict[str, MachineSpec] = {}
-        self._identity: list[Identity] = []
-        for machine in fleet.machines:
-            self._first[machine.name] = len(self._identity)
-            self._machine[machine.name] = machine
-            self._identity.extend(identity(gpu, index) for index, gpu in enumerate(machine.gpus))
-        self._on: list[OnGpu] = [OnGpu([], []) for _ in self._identity]
+        self._on = [OnGpu([], []) for _ in range(len(self._devices))]
 
     # ------------------------------------------------------------------------------------------------------ time
 
@@ -131,8 +89,8 @@ class Engine:
         """Let time pass, and all that is due happen in its order."""
         if to_ms < self.now_ms:
             raise InputError(f"time cannot go back from {self.now_ms} to {to_ms} ms", fix="advance to a later instant")
-        while self._due and self._due[0][0] <= to_ms:
-            self._run(self._due[0][0])
+        while (at_ms := self._agenda.next_ms(to_ms)) is not None:
+            self._run(at_ms)
             self._happen_now()
         self._run(to_ms)
 
@@ -151,16 +109,16 @@ class Engine:
 
     def _settle(self, gpus: Iterable[int]) -> None:
         """Something about these GPUs has changed now."""
-        changed = np.unique(np.fromiter(gpus, np.int64))
-        rows = [row for gpu in changed.tolist() for row in self._on[gpu].rows]
-        self._devices.settle(changed, np.full(len(changed), self.now_ms), self._load, np.array(rows, np.int64))
+        changed = np.unique(_array(gpus))
+        rows = _array(row for gpu in changed.tolist() for row in self._on[gpu].rows)
+        self._devices.settle(changed, np.full(len(changed), self.now_ms), self._load, rows)
 
     def _happen_now(self) -> None:
-        """All that is due at this instant, in the order in which it was put down; tasks begin together."""
+        """All that is due at this instant; tasks that begin one after the other begin together."""
         begun: list[TaskScript] = []
-        while self._due and self._due[0][0] <= self.now_ms:
-            due = heapq.heappop(self._due)[2]
-            if isinstance(due, Begin) and isinstance(due.script, TaskScript):
+        while self._agenda.next_ms(self.now_ms) is not None:
+            due = self._agenda.pop()
+            if isinstance(due, BeginTask):
                 begun.append(due.script)
                 continue
             self._begin_tasks(begun)
@@ -170,26 +128,25 @@ class Engine:
 
     def _happen(self, due: Due) -> None:
         match due:
-            case Begin(FaultScript() as script):
-                self._begin_fault(script)
+            case BeginTask(script):
+                self._begin_tasks([script])
             case EndTask(script):
-                self._end_task(self._gpu(script.machine, script.gpu), script.task)
+                self._end_task(self._register.gpu(script.machine, script.gpu), script.task)
+            case BeginFault(script):
+                self._begin_fault(script)
             case EndFault(number):
                 self._end_fault(number)
 
-    def _schedule(self, scripts: Iterable[TaskScript | FaultScript]) -> None:
+    def _schedule(self, scripts: Iterable[Script]) -> None:
         """Scripts that are not over yet; what should have begun begins now."""
         for script in scripts:
             end_ms = self._end_ms(script)
             if end_ms is None or end_ms > self.now_ms:
-                self._push(max(self.now_ms, self.began_ms + script.at_ms), Begin(script))
+                begin = BeginTask(script) if isinstance(script, TaskScript) else BeginFault(script)
+                self._agenda.put(max(self.now_ms, self.began_ms + script.at_ms), begin)
 
-    def _end_ms(self, script: TaskScript | FaultScript) -> int | None:
+    def _end_ms(self, script: Script) -> int | None:
         return None if script.for_ms is None else self.began_ms + script.at_ms + script.for_ms
-
-    def _push(self, at_ms: int, due: Due) -> None:
-        self._number += 1
-        heapq.heappush(self._due, (at_ms, self._number, due))
 
     # ----------------------------------------------------------------------------------------------------- tasks
 
@@ -208,8 +165,8 @@ class Engine:
         mig: int | None = None,
     ) -> None:
         """A task starts on a GPU, or on an instance of it. A starting state written in the file ends by this."""
-        at = self._gpu(machine, gpu)
-        index = at - self._first[machine]
+        at = self._register.gpu(machine, gpu)
+        index = at - self._register.gpus(machine).start
         where = f"GPU {index} of {machine}"
         if any(other.task == task for other in self._on[at].tasks):
             raise InputError(f'task "{task}" runs on {where} already', fix="stop it first, or give it another name")
@@ -230,7 +187,7 @@ class Engine:
         starts = [
             Start(
                 placing.gpu,
-                _key(self._identity[placing.gpu].uuid, placing.task.task),
+                _key(self._register.identities[placing.gpu].uuid, placing.task.task),
                 placing.profile,
                 self._needs(placing.gpu, placing.memory_bytes, placing.task.mig),
             )
@@ -251,8 +208,7 @@ class Engine:
 
     def stop(self, machine: str, task: str, gpu: int | str | None = None) -> None:
         """A task ends on one GPU, or on all GPUs of the machine."""
-        first = self._first_gpu(machine)
-        chosen = range(first, first + len(self._machine[machine].gpus)) if gpu is None else [self._gpu(machine, gpu)]
+        chosen = self._register.gpus(machine) if gpu is None else [self._register.gpu(machine, gpu)]
         running = [at for at in chosen if any(on.task == task for on in self._on[at].tasks)]
         if not running:
             known = sorted({on.task for at in chosen for on in self._on[at].tasks if on.task != GIVEN})
@@ -281,11 +237,10 @@ class Engine:
 
     def clear(self, machine: str, gpu: int | str) -> None:
         """Nothing was observed on a GPU: a starting state written in the file holds no longer."""
-        self._end_task(self._gpu(machine, gpu), GIVEN)
+        self._end_task(self._register.gpu(machine, gpu), GIVEN)
 
     def tasks(self, machine: str) -> tuple[Task, ...]:
-        first = self._first_gpu(machine)
-        gpus = range(first, first + len(self._machine[machine].gpus))
+        gpus = self._register.gpus(machine)
         return tuple(task for at in gpus for task in self._on[at].tasks if task.task != GIVEN)
 
     def _begin_tasks(self, scripts: list[TaskScript]) -> None:
@@ -297,10 +252,10 @@ class Engine:
         for script in scripts:
             end_ms = self._end_ms(script)
             if end_ms is not None:
-                self._push(end_ms, EndTask(script))
+                self._agenda.put(end_ms, EndTask(script))
 
     def _placing(self, script: TaskScript) -> Placing:
-        gpu = self._gpu(script.machine, script.gpu)
+        gpu = self._register.gpu(script.machine, script.gpu)
         task = Task(script.task, script.gpu, script.pid, script.name, "C", script.holder, script.mig, self.now_ms)
         return Placing(gpu, task, script.profile, script.memory_bytes)
 
@@ -323,11 +278,11 @@ class Engine:
 
     def _check_mig(self, spec: GpuSpec, mig: int | None, where: str) -> None:
         count = len(spec.mig)
-        if mig is None and count:
-            raise InputError(f"{where} is cut into MIG instances", fix=f"say which: 0 to {count - 1}")
+        said = f"instances there: 0 to {count - 1}" if count else "it has no instance"
+        if mig is None and spec.mig_enabled:
+            raise InputError(f"{where} is in MIG mode: say on which instance the task runs", fix=said)
         if mig is not None and not 0 <= mig < count:
-            fix = f"instances there: 0 to {count - 1}" if count else "it is not cut; leave the instance out"
-            raise InputError(f"{where} has no MIG instance {mig}", fix=fix)
+            raise InputError(f"{where} has no MIG instance {mig}", fix=said)
 
     def _needs(self, gpu: int, memory_bytes: int | None, mig: int | None) -> Needs:
         """What a task there can have; nine tenths of it where it does not say."""
@@ -358,129 +313,96 @@ class Engine:
 
     def fault(self, machine: str, gpu: int | str, fault: Fault, *, for_ms: int | None = None) -> int:
         """A fault begins; its number."""
-        at = self._gpu(machine, gpu)
-        self._number += 1
-        number = self._number
-        until = None if for_ms is None else self.now_ms + for_ms
-        self._faults[number] = ActiveFault(number, at, fault, self.now_ms, until)
-        self._count(at, fault)
-        self._show_faults(at)
-        if until is not None:
-            self._push(until, EndFault(number))
+        at = self._register.gpu(machine, gpu)
+        until_ms = None if for_ms is None else self.now_ms + for_ms
+        number = self._trouble.begin(at, fault, self.now_ms, until_ms, self._devices)
+        self._settle([at])
+        if until_ms is not None:
+            self._agenda.put(until_ms, EndFault(number))
         return number
+
+    def heal(self, machine: str, gpu: int | str, fault: Fault | None = None) -> int:
+        """Faults of a GPU end: those like this one, or all; how many there were."""
+        at = self._register.gpu(machine, gpu)
+        ended = [active for active in self._trouble.on(range(at, at + 1)) if fault in (None, active.fault)]
+        for active in ended:
+            self._end_fault(active.number)
+        return len(ended)
+
+    def faults(self, machine: str) -> tuple[ActiveFault, ...]:
+        """What lasts on a machine, oldest first, with GPUs counted in it."""
+        own = self._register.gpus(machine)
+        return tuple(msgspec.structs.replace(active, gpu=active.gpu - own.start) for active in self._trouble.on(own))
 
     def _begin_fault(self, script: FaultScript) -> None:
         end_ms = self._end_ms(script)
         for_ms = None if end_ms is None else end_ms - self.now_ms
         self._scripted[script] = self.fault(script.machine, script.gpu, script.fault, for_ms=for_ms)
 
-    def heal(self, machine: str, gpu: int | str, fault: Fault | None = None) -> int:
-        """Faults of a GPU end: these, or all; how many there were."""
-        at = self._gpu(machine, gpu)
-        ended = [
-            active.number for active in self._faults.values() if active.gpu == at and fault in (None, active.fault)
-        ]
-        for number in ended:
-            self._end_fault(number)
-        return len(ended)
-
-    def faults(self, machine: str) -> tuple[ActiveFault, ...]:
-        """What lasts on a machine, oldest first, with GPUs counted in it."""
-        first = self._first_gpu(machine)
-        own = range(first, first + len(self._machine[machine].gpus))
-        active = [fault for fault in self._faults.values() if fault.gpu in own]
-        return tuple(msgspec.structs.replace(fault, gpu=fault.gpu - first) for fault in active)
-
-    def _count(self, gpu: int, fault: Fault) -> None:
-        """What a fault leaves in the counters."""
-        devices = self._devices
-        devices.xid_count[gpu] += fault.xid != 0
-        for counted in (devices.ecc_volatile, devices.ecc_aggregate):
-            counted[gpu] += (fault.corrected, fault.uncorrected)
-
     def _end_fault(self, number: int) -> None:
-        active = self._faults.pop(number, None)
-        if active is None:
-            return
-        if active.fault.health is not Health.OK:
-            self._devices.ecc_volatile[active.gpu] = 0
-        self._show_faults(active.gpu)
-
-    def _show_faults(self, gpu: int) -> None:
-        """All faults that last, together: the worst health, the newest Xid, the sum of what is lost."""
-        faults = [active.fault for active in self._faults.values() if active.gpu == gpu]
-        devices = self._devices
-        devices.health[gpu] = max((HEALTHS.index(fault.health) for fault in faults), default=0)
-        devices.throttled[gpu] = any(fault.kind is FaultKind.THROTTLE for fault in faults)
-        devices.lost_bytes[gpu] = sum(fault.lost_of(devices.specs[gpu].memory_bytes) for fault in faults)
-        devices.last_xid[gpu] = next((fault.xid for fault in reversed(faults) if fault.xid), 0)
-        self._settle([gpu])
+        gpu = self._trouble.end(number, self._devices)
+        if gpu is not None:
+            self._settle([gpu])
 
     # -------------------------------------------------------------------------------------------------- readings
 
     @property
     def machines(self) -> tuple[str, ...]:
-        return tuple(self._first)
+        return self._register.names
 
     def reading(self, machine: str) -> MachineReading:
         """All of one machine now."""
-        first = self._first_gpu(machine)
-        spec = self._machine[machine]
-        shown = numbers(self._devices, slice(first, first + len(spec.gpus)), self.now_ms)
-        return self._reading(spec, first, shown, first)
+        own = self._register.gpus(machine)
+        shown = numbers(self._devices, slice(own.start, own.stop), self.now_ms)
+        return self._reading(self._register.machine(machine), shown, own.start)
 
     def readings(self) -> Iterator[MachineReading]:
         """All machines now, in file order."""
         shown = numbers(self._devices, slice(0, len(self._devices)), self.now_ms)
         for machine in self.fleet.machines:
-            yield self._reading(machine, self._first[machine.name], shown, 0)
+            yield self._reading(machine, shown, 0)
 
-    def _reading(self, machine: MachineSpec, first: int, shown: Numbers, offset: int) -> MachineReading:
-        def device(index: int, spec: GpuSpec) -> DeviceReading:
-            at = first + index
-            return device_reading(index, at - offset, spec, self._identity[at], shown, self._on[at], self._load)
-
-        return machine_reading(machine, self.now_ms, (device(*entry) for entry in enumerate(machine.gpus)))
+    def _reading(self, machine: MachineSpec, shown: Numbers, offset: int) -> MachineReading:
+        """A machine, out of numbers that begin with the GPU at `offset`."""
+        own = self._register.gpus(machine.name)
+        devices = (
+            device_reading(index, at - offset, spec, self._register.identities[at], shown, self._on[at], self._load)
+            for index, (at, spec) in enumerate(zip(own, machine.gpus, strict=True))
+        )
+        return machine_reading(machine, self.now_ms, devices)
 
     # ------------------------------------------------------------------------------------------------ hot change
 
     def replace(self, fleet: Fleet) -> None:
         """Another fleet from now on: a GPU that is still there (same machine, same id) keeps all it has and does."""
-        old_on, old_devices, old_fleet, old_place = self._on, self._devices, self.fleet, self._places()
         self._drop_scripts(fleet)
+        before, before_on, before_devices, known = self._register, self._on, self._devices, set(_scripts(self.fleet))
         self._take(fleet)
-        moved = {old: new for key, new in self._places().items() if (old := old_place.get(key)) is not None}
-        self._devices.carry(old_devices, _array(moved.keys()), _array(moved.values()))
-        for old, on in enumerate(old_on):
+        places = self._register.places
+        moved = {old: places[key] for key, old in before.places.items() if key in places}
+        self._devices.carry(before_devices, _array(moved), _array(moved.values()))
+        for old, on in enumerate(before_on):
             self._move(on, moved.get(old))
-        self._move_faults(moved)
-        everyone = range(len(self._devices))
-        self._settle(everyone)
-        self._renew_given(old_devices, moved)
-        fresh = set(everyone) - set(moved.values())
-        known = {*old_fleet.tasks, *old_fleet.faults}
-        scripts: list[TaskScript | FaultScript] = [*fleet.tasks, *fleet.faults]
-        self._schedule(each for each in scripts if each not in known or self._gpu(each.machine, each.gpu) in fresh)
+        self._trouble.move(moved, self._devices)
+        self._settle(range(len(self._devices)))
+        self._renew_given(before_devices, moved)
+        fresh = set(range(len(self._devices))).difference(moved.values())
+        self._schedule(
+            script
+            for script in _scripts(fleet)
+            if script not in known or self._register.gpu(script.machine, script.gpu) in fresh
+        )
         self.advance(self.now_ms)
-
-    def _places(self) -> dict[tuple[str, str], int]:
-        """Where each GPU is in the columns, by its machine and id."""
-        return {
-            (machine.name, gpu.uuid): self._first[machine.name] + index
-            for machine in self.fleet.machines
-            for index, gpu in enumerate(machine.gpus)
-        }
 
     def _drop_scripts(self, fleet: Fleet) -> None:
         """What the new file no longer says ends, or does not begin."""
-        kept = {*fleet.tasks, *fleet.faults}
+        kept = set(_scripts(fleet))
         for task in self.fleet.tasks:
             if task not in kept:
-                self._end_task(self._gpu(task.machine, task.gpu), task.task)
+                self._end_task(self._register.gpu(task.machine, task.gpu), task.task)
         for fault in [fault for fault in self._scripted if fault not in kept]:
             self._end_fault(self._scripted.pop(fault))
-        self._due = [entry for entry in self._due if isinstance(entry[2], EndFault) or entry[2].script in kept]
-        heapq.heapify(self._due)
+        self._agenda.keep(kept)
 
     def _move(self, on: OnGpu, gpu: int | None) -> None:
         """The tasks of a GPU to its new place, but for those that have none there any more."""
@@ -493,43 +415,19 @@ class Engine:
             self._on[gpu].tasks.append(task)
             self._on[gpu].rows.append(row)
 
-    def _move_faults(self, moved: dict[int, int]) -> None:
-        self._faults = {
-            number: msgspec.structs.replace(active, gpu=moved[active.gpu])
-            for number, active in self._faults.items()
-            if active.gpu in moved
-        }
-
-    def _renew_given(self, old: Devices, moved: dict[int, int]) -> None:
+    def _renew_given(self, before: Devices, moved: dict[int, int]) -> None:
         """States written down for new GPUs, and those written anew where nothing else has been observed."""
-        unchanged = {new for before, new in moved.items() if old.specs[before].given == self._devices.specs[new].given}
-        for gpu in range(len(self._devices)):
-            if gpu not in unchanged and self._names(gpu) in ([], [GIVEN]):
-                self._end_task(gpu, GIVEN)
-                self._begin_given([gpu])
+        specs = self._devices.specs
+        unchanged = {new for old, new in moved.items() if before.specs[old].given == specs[new].given}
+        changed = [gpu for gpu in range(len(specs)) if gpu not in unchanged and self._names(gpu) in ([], [GIVEN])]
+        for gpu in changed:
+            self._end_task(gpu, GIVEN)
+        self._begin_given(changed)
 
-    # ----------------------------------------------------------------------------------------------------- names
 
-    def _first_gpu(self, machine: str) -> int:
-        if machine not in self._first:
-            names = list(self._first)
-            shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
-            raise InputError(f'no machine "{machine}"{did_you_mean(machine, names)}', fix=f"machines: {shown}")
-        return self._first[machine]
-
-    def _gpu(self, machine: str, gpu: int | str) -> int:
-        """The place of a GPU in the columns."""
-        first = self._first_gpu(machine)
-        gpus = self._machine[machine].gpus
-        if isinstance(gpu, int):
-            if 0 <= gpu < len(gpus):
-                return first + gpu
-            raise InputError(f"{machine} has no GPU {gpu}", fix=f"it has {len(gpus)}, counted from 0")
-        for index, spec in enumerate(gpus):
-            if spec.uuid == gpu:
-                return first + index
-        ids = [spec.uuid for spec in gpus]
-        raise InputError(f'{machine} has no GPU "{gpu}"{did_you_mean(gpu, ids)}', fix="name its index or its id")
+def _scripts(fleet: Fleet) -> Iterator[Script]:
+    yield from fleet.tasks
+    yield from fleet.faults
 
 
 def _key(uuid: str, task: str) -> int:

@@ -49,7 +49,9 @@ class ProfileSpec(_Fields):
     repeat: Annotated[RepeatSpec | None, says("Rounds, or `forever`; 1 unless given.", 5)] = None
 
 
-PhasesSpec = Annotated[list[PhaseSpec], Meta(min_length=1)]
+PhasesSpec = Annotated[
+    list[PhaseSpec], Meta(description="The phases, one or more: [{time: 1h, utilization: 80}].", min_length=1)
+]
 ProfileField = str | PhasesSpec | ProfileSpec
 """A name under `profiles`, a list of phases, or a map of phases and repeat."""
 

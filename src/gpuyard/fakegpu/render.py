@@ -14,7 +14,6 @@ import msgspec
 import numpy as np
 
 from gpuyard.fakegpu.devices import HEALTHS, OFF_THE_BUS, Devices
-from gpuyard.fakegpu.faults import Fault
 from gpuyard.fakegpu.fleet import GpuSpec, MachineSpec, mig_uuid
 from gpuyard.fakegpu.load import Load
 from gpuyard.fakegpu.physics import MEMORY_LOAD_PERCENT, NVLINK_USE_PERCENT, PCIE_USE_PERCENT, temperature
@@ -41,16 +40,6 @@ class Task(msgspec.Struct, frozen=True):
     holder: Holder | None
     mig: int | None
     started_at_ms: int
-
-
-class ActiveFault(msgspec.Struct, frozen=True):
-    """A fault that lasts; for ever, or until it is healed, where `until_ms` is None."""
-
-    number: int
-    gpu: int
-    fault: Fault
-    since_ms: int
-    until_ms: int | None
 
 
 class Identity(msgspec.Struct, frozen=True):
