@@ -24,6 +24,9 @@ PEAK_PERCENT: Final = 96
 CONTEXT_PERCENT: Final = 5
 """Of the way to full load that an open but idle context takes."""
 CLOCK_STEP_MHZ: Final = 15
+TENSOR_LOAD_PERCENT: Final = 45
+"""Of the time a GPU is busy its tensor cores are at work so much, where it has any."""
+OLDEST_WITH_TENSOR_CORES: Final = (7, 0)
 MEMORY_LOAD_PERCENT: Final = 55
 """How busy the memory is while all multiprocessors are."""
 PCIE_USE_PERCENT: Final = 8

@@ -16,7 +16,14 @@ import numpy as np
 from gpuyard.fakegpu.devices import HEALTHS, OFF_THE_BUS, Devices
 from gpuyard.fakegpu.fleet import GpuSpec, MachineSpec, mig_uuid
 from gpuyard.fakegpu.load import Load
-from gpuyard.fakegpu.physics import MEMORY_LOAD_PERCENT, NVLINK_USE_PERCENT, PCIE_USE_PERCENT, temperature
+from gpuyard.fakegpu.physics import (
+    MEMORY_LOAD_PERCENT,
+    NVLINK_USE_PERCENT,
+    OLDEST_WITH_TENSOR_CORES,
+    PCIE_USE_PERCENT,
+    TENSOR_LOAD_PERCENT,
+    temperature,
+)
 from gpuyard.fakegpu.products import MaxClocks, Product
 from gpuyard.fakegpu.reading import Clocks, DeviceReading, Ecc, Holder, MachineReading, MigInstance, ProcessReading
 
@@ -183,9 +190,14 @@ def device_reading(
         remapped_rows_corrected=0,
         remapped_rows_uncorrected=uncorrected,
         mig_enabled=spec.mig_enabled,
-        mig=_with_tasks(named.instances, visible, memory),
+        mig=_with_tasks(named.instances, visible, load, memory),
         processes=_processes(visible, load, memory),
+        tensor_percent=percent * _tensor_load(product) // 100,
     )
+
+
+def _tensor_load(product: Product) -> int:
+    return TENSOR_LOAD_PERCENT if product.compute_capability >= OLDEST_WITH_TENSOR_CORES else 0
 
 
 def _memory(on: OnGpu, load: Load, used: int) -> list[int]:
@@ -224,19 +236,28 @@ def _processes(on: OnGpu, load: Load, memory: list[int]) -> tuple[ProcessReading
     return tuple(shown)
 
 
-def _with_tasks(instances: tuple[MigInstance, ...], on: OnGpu, memory: list[int]) -> tuple[MigInstance, ...]:
-    """Instances with what runs on them."""
+def _with_tasks(
+    instances: tuple[MigInstance, ...], on: OnGpu, load: Load, memory: list[int]
+) -> tuple[MigInstance, ...]:
+    """Instances with what runs on them. All products that can be cut have tensor cores."""
     if not instances or not on.tasks:
         return instances
     used = [0] * len(instances)
+    percent = [0] * len(instances)
     holders: list[Holder | None] = [None] * len(instances)
-    for task, amount in zip(on.tasks, memory, strict=True):
+    for task, row, amount in zip(on.tasks, on.rows, memory, strict=True):
         if task.mig is not None:
             used[task.mig] += amount
+            percent[task.mig] = min(100, percent[task.mig] + int(load.percent[row]))
             holders[task.mig] = holders[task.mig] or task.holder
     return tuple(
         msgspec.structs.replace(
-            instance, memory_used_bytes=min(used[at], instance.memory_total_bytes), holder=holders[at]
+            instance,
+            memory_used_bytes=min(used[at], instance.memory_total_bytes),
+            holder=holders[at],
+            gpu_percent=percent[at],
+            memory_percent=percent[at] * MEMORY_LOAD_PERCENT // 100,
+            tensor_percent=percent[at] * TENSOR_LOAD_PERCENT // 100,
         )
         for at, instance in enumerate(instances)
     )
