@@ -52,14 +52,9 @@ def _home(given: Path | None) -> Path:
     return given.absolute() if given else default_home()
 
 
-class GpuName(click.ParamType[int | str] if TYPE_CHECKING else click.ParamType):  # type: ignore[misc]
+def gpu_name(text: str) -> int | str:
     """An index, or an id."""
-
-    name = "gpu"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | str:  # noqa: ANN401
-        text = str(value)
-        return int(text) if text.isascii() and text.isdigit() else text
+    return int(text) if text.isascii() and text.isdigit() else text
 
 
 # -------------------------------------------------------------------------------------------------------- up and down
@@ -83,7 +78,7 @@ class GpuName(click.ParamType[int | str] if TYPE_CHECKING else click.ParamType):
 @click.option("--foreground", is_flag=True, help="Stay in this terminal, and end with it.")
 @home_option
 def up(**given: Any) -> None:  # noqa: ANN401
-    """Bring fake GPUs up: the model, NVML, nvidia-smi and the exporter.
+    """Bring fake GPUs up: model, NVML, nvidia-smi, exporter.
 
     \b
     gpuyard fake up --gpus 8 --product A100
@@ -119,7 +114,7 @@ def _settings(given: dict[str, Any]) -> Settings:
 @fake.command()
 @home_option
 def down(home: Path | None) -> None:
-    """End the fake GPUs of a home: programs that look again find no driver."""
+    """End the fake GPUs; programs that look again find no driver."""
     from gpuyard.fakegpu.launch import take_down
 
     click.echo(f"ended process {take_down(_home(home))}")
@@ -130,7 +125,9 @@ def down(home: Path | None) -> None:
 @home_option
 @output_option
 def env(node: str | None, home: Path | None, output: str) -> None:
-    """Print what a shell needs to see the GPUs of a machine (the first, if none is named).
+    """Print what a shell needs to see the GPUs.
+
+    They are those of one machine; of the first, if none is named.
 
     \b
     eval "$(gpuyard fake env)"
@@ -211,7 +208,9 @@ def products(output: str) -> None:
 @click.argument("text_or_file")
 @output_option
 def profile(text_or_file: str, output: str) -> None:
-    """Check a utilisation profile, written here or in a file, and show how it is understood.
+    """Check a utilisation profile, and show how it is understood.
+
+    It is written here, or in a file that is named here.
 
     \b
     gpuyard fake profile '[{time: 1h, utilization: 80, memory: 60%}, {time: 1h, utilization: 0}]'
@@ -234,7 +233,7 @@ def profile(text_or_file: str, output: str) -> None:
 
 @fake.command()
 @click.argument("node")
-@click.argument("gpu", type=GpuName())
+@click.argument("gpu", type=gpu_name)
 @click.argument("what")
 @click.option("--for", "how_long", metavar="DURATION", help="Until it is well again: 90s, 5m, 1h.  [default: for ever]")
 @home_option
@@ -258,7 +257,7 @@ def fault(node: str, gpu: int | str, what: str, how_long: str | None, home: Path
 
 @fake.command()
 @click.argument("node")
-@click.argument("gpu", type=GpuName())
+@click.argument("gpu", type=gpu_name)
 @home_option
 def heal(node: str, gpu: int | str, home: Path | None) -> None:
     """End whatever is wrong with a GPU."""
@@ -270,7 +269,7 @@ def heal(node: str, gpu: int | str, home: Path | None) -> None:
 
 @fake.command()
 @click.argument("node")
-@click.argument("gpu", type=GpuName())
+@click.argument("gpu", type=gpu_name)
 @click.option("--memory", required=True, help="How much it takes: 4GiB, 512MiB.")
 @click.option(
     "--pid", type=click.IntRange(1), help="Whose; it is given back when that process ends.  [default: your shell]"
@@ -278,7 +277,7 @@ def heal(node: str, gpu: int | str, home: Path | None) -> None:
 @click.option("--utilization", type=click.IntRange(0, 100), default=0, show_default=True, help="In per cent.")
 @home_option
 def use(node: str, gpu: int | str, memory: str, pid: int | None, utilization: int, home: Path | None) -> None:
-    """Let a process take memory of a GPU behind the scheduler's back.
+    """Let a process use a GPU behind everybody's back.
 
     \b
     gpuyard fake use node-1 2 --pid 4711 --memory 4GiB
@@ -295,7 +294,7 @@ def use(node: str, gpu: int | str, memory: str, pid: int | None, utilization: in
 
 @fake.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.option("--node", help="The machine.  [default: the first]")
-@click.option("--gpu", type=GpuName(), default=0, show_default=True, help="The GPU it runs on.")
+@click.option("--gpu", type=gpu_name, metavar="GPU", default="0", show_default=True, help="The GPU it runs on.")
 @click.option("--memory", help="How much it takes: 30GiB.  [default: nine tenths of what there is]")
 @click.option("--profile", "profile_text", metavar="PROFILE", help="What it does over time.  [default: 100 %]")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
@@ -308,7 +307,9 @@ def run(
     command: tuple[str, ...],
     home: Path | None,
 ) -> None:
-    """Run a program that keeps a fake GPU busy; it sees the GPUs of its machine.
+    """Run a program that keeps a fake GPU busy.
+
+    It sees the GPUs of its machine. The exit code is that of the program.
 
     \b
     gpuyard fake run --gpu 3 --memory 30GiB -- python train.py

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-KINDS = ("cluster", "job", "change", "scenario")
+KINDS = ("cluster", "job", "change", "scenario", "fleet")
 """Spelled out here, so that the help needs no reader; a test compares them with the readers' own."""
 
 
@@ -18,6 +18,14 @@ def schema(kind: str) -> None:
     """
     import json
 
+    click.echo(json.dumps(_schema(kind), indent=2))
+
+
+def _schema(kind: str) -> object:
+    if kind == "fleet":
+        from gpuyard.fakegpu.format import fleet_schema
+
+        return fleet_schema()
     from gpuyard.files import json_schema
 
-    click.echo(json.dumps(json_schema(kind), indent=2))
+    return json_schema(kind)
