@@ -281,7 +281,7 @@ def test_the_schema_is_printed(kind: str) -> None:
 
 
 def test_the_kinds_of_schema_are_those_of_the_readers() -> None:
-    assert CLI_KINDS == (*KINDS, "fleet")
+    assert (*KINDS, "fleet") == CLI_KINDS
 
 
 def test_the_demo_shows_cluster_queues_decisions_and_what_to_try() -> None:

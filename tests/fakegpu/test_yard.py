@@ -99,7 +99,7 @@ def test_a_process_that_is_not_there_uses_nothing(yard: Yard) -> None:
 
 def test_a_task_runs_until_it_is_stopped(yard: Yard, process: subprocess.Popen[bytes]) -> None:
     holder = Holder("team-a", "train-0", "main")
-    yard.answer(Start("node-2", 1, "train", steady(70), process.pid, 10 * GIB, holder))
+    yard.answer(Start("node-2", 1, "train", steady(70), process.pid, "python", 10 * GIB, holder))
     busy = device(yard, "node-2", 1)
     assert (busy.gpu_percent, busy.memory_used_bytes, busy.holder) == (70, 10 * GIB, holder)
     yard.answer(Stop("node-2", "train"))

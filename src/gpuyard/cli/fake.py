@@ -315,7 +315,6 @@ def run(
     gpuyard fake run --gpu 3 --memory 30GiB -- python train.py
     gpuyard fake run --profile '[{time: 30s, utilization: 80}, {time: 10s, utilization: 0}]' -- sleep 60
     """
-    from gpuyard.fakegpu.tasks import Task, run_task
+    from gpuyard.fakegpu.tasks import Task, become_task
 
-    task = Task(node, gpu, command, memory, profile_text)
-    click.get_current_context().exit(run_task(_home(home), task))
+    become_task(_home(home), Task(node, gpu, command, memory, profile_text))

@@ -83,6 +83,8 @@ class Start(msgspec.Struct, frozen=True, tag=True):
     task: str
     profile: Profile | None = None
     pid: int | None = None
+    name: str = ""
+    """What the process is called; what it is called now, if nothing is said."""
     memory_bytes: int | None = None
     holder: Holder | None = None
 

@@ -1,14 +1,14 @@
-"""A program on a fake GPU, from its start to its end.
+"""A program on a fake GPU.
 
-Place in the flow: cli ─Task─▶ **tasks** ─Start, Stop─▶ daemon. The program has our terminal and sees the machine.
+Place in the flow: cli ─Task─▶ **tasks** ─Start─▶ daemon. The program has our terminal and sees the machine.
 """
 
 from __future__ import annotations
 
 import os
-from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from shutil import which
+from typing import NoReturn
 
 import msgspec
 
@@ -18,9 +18,7 @@ from gpuyard.fakegpu.launch import environment
 from gpuyard.fakegpu.profile import Profile, read_profile
 from gpuyard.files.source import read_text
 from gpuyard.model.quantities import memory_bytes
-from gpuyard.platform.processes import Child
-
-NOT_FOUND: Final = 127
+from gpuyard.platform.processes import become
 
 
 class Task(msgspec.Struct, frozen=True):
@@ -33,24 +31,25 @@ class Task(msgspec.Struct, frozen=True):
     profile: str | None = None
 
 
-def run_task(home: Path, task: Task) -> int:
-    """Run it to its end; the answer is its exit code. What is wrong with the task is told before it starts."""
+def become_task(home: Path, task: Task) -> NoReturn:
+    """Be the program, on the GPU: this process turns into it, so the GPU is busy before its first line runs.
+
+    When it ends, the daemon sees its process gone and frees the GPU.
+    """
     memory = None if task.memory is None else memory_bytes(task.memory, "--memory")
     profile = None if task.profile is None else given_profile(task.profile)
     sees = environment(home, task.node)
-    node = task.node or Path(sees.state).name
-    child = _started(task, sees.variables(dict(os.environ)))
-    name = f"run:{child.pid}"
+    variables = sees.variables(dict(os.environ))
+    node, program = Path(sees.state).name, task.command[0]
+    if which(program, path=variables["PATH"]) is None:
+        raise FakeGpuError(f"{program} cannot be run: there is no such program", fix="check its name behind --")
+    name = f"run:{os.getpid()}"
+    ask(home, Start(node, task.gpu, name, profile, os.getpid(), program, memory), type(None))
     try:
-        ask(home, Start(node, task.gpu, name, profile, child.pid, memory), type(None))
-    except FakeGpuError:
-        child.end()
-        raise
-    code = child.wait()
-    # The daemon may have seen the end before us, or be down itself.
-    with suppress(FakeGpuError):
+        become(task.command, variables)
+    except OSError as error:
         ask(home, Stop(node, name), type(None))
-    return code
+        raise FakeGpuError(f"{program} cannot be run: {error.strerror}", fix="check its name behind --") from None
 
 
 def given_profile(text_or_file: str) -> Profile:
@@ -58,11 +57,3 @@ def given_profile(text_or_file: str) -> Profile:
     if text_or_file.lstrip()[:1] in ("[", "{", ""):
         return read_profile(text_or_file)
     return read_profile(read_text(Path(text_or_file)), source=text_or_file)
-
-
-def _started(task: Task, variables: dict[str, str]) -> Child:
-    try:
-        return Child(task.command, variables)
-    except OSError as error:
-        fix = "check the name of the program behind --"
-        raise FakeGpuError(f"{task.command[0]} cannot be run: {error.strerror}", fix=fix) from None

@@ -167,7 +167,7 @@ class Yard:
             request.task,
             profile=request.profile or BUSY,
             pid=request.pid,
-            name=process.name if process else request.task,
+            name=request.name or (process.name if process else request.task),
             memory_bytes=request.memory_bytes,
             holder=request.holder,
         )

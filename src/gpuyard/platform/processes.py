@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 import msgspec
 
@@ -63,46 +64,29 @@ def ask_to_end(process: ProcessIdentity) -> bool:
 class Background(msgspec.Struct, frozen=True):
     """A process of ours that outlives us."""
 
-    running: subprocess.Popen[bytes]
-
-    @property
-    def pid(self) -> int:
-        return self.running.pid
+    pid: int
 
     def exit_code(self) -> int | None:
         """How it ended; None while it runs."""
-        return self.running.poll()
+        try:
+            ended, status = os.waitpid(self.pid, os.WNOHANG)
+        except ChildProcessError:
+            return 0
+        return os.waitstatus_to_exitcode(status) if ended else None
 
 
 def start_in_background(command: Sequence[str], log: Path) -> Background:
     """Start a program in a session of its own, so that closing the terminal does not end it."""
-    with log.open("wb") as output:
-        running = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True, close_fds=True
-        )
-    return Background(running)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+    streams = [
+        (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+        (os.POSIX_SPAWN_OPEN, 1, os.fspath(log), flags, 0o644),
+        (os.POSIX_SPAWN_DUP2, 1, 2),
+    ]
+    return Background(os.posix_spawn(command[0], list(command), os.environ, file_actions=streams, setsid=True))
 
 
-class Child:
-    """A program a person runs through us: it has our terminal, and we wait for it."""
-
-    def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
-        self._running = subprocess.Popen(command, env={**os.environ, **environment})
-
-    @property
-    def pid(self) -> int:
-        return self._running.pid
-
-    def end(self) -> None:
-        """End it before its time, and see it gone."""
-        self._running.terminate()
-        self._running.wait()
-
-    def wait(self) -> int:
-        """Its exit code, as a shell would tell it."""
-        try:
-            code = self._running.wait()
-        except KeyboardInterrupt:
-            # The terminal has sent the same signal to the program; how it ends is its own decision.
-            code = self._running.wait()
-        return 128 - code if code < 0 else code
+def become(command: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
+    """Be that program from here on, with our number, our terminal and our start; an OSError if it cannot be run."""
+    sys.stdout.flush()
+    os.execvpe(command[0], list(command), {**os.environ, **environment})
