@@ -10,7 +10,7 @@ from gpuyard.errors import InputError
 from gpuyard.fakegpu.engine import Engine
 from gpuyard.fakegpu.faults import Fault, read_fault
 from gpuyard.fakegpu.fleet import Fleet, MachineSpec, a_gpu
-from gpuyard.fakegpu.products import Product, products
+from gpuyard.fakegpu.products import MigProfile, Product, products
 from gpuyard.fakegpu.profile import FULL_MILLI_PERCENT, Memory, Phase, Profile
 
 SECOND = 1000
@@ -123,7 +123,7 @@ def _machine(draw: st.DrawFn, name: str) -> MachineSpec:
     )
 
 
-def _cuts(product: Product) -> st.SearchStrategy[tuple]:
+def _cuts(product: Product) -> st.SearchStrategy[tuple[MigProfile, ...]]:
     if not product.mig:
         return st.just(())
     by_id = {profile.id: profile for profile in product.mig}

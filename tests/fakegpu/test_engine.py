@@ -1,5 +1,6 @@
 """The model of a fleet: what runs decides what a GPU shows, faults show and pass, a hot change keeps what stays."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -346,7 +347,7 @@ def test_a_task_whose_instance_is_gone_ends() -> None:
 
 def test_what_cannot_be_is_told(engine: Engine) -> None:
     engine.start("node-1", 0, "train", memory_bytes=70 << 30)
-    for call, words in [
+    cannot: list[tuple[Callable[[], None], str]] = [
         (lambda: engine.start("node-2", 0, "x"), 'no machine "node-2"; did you mean "node-1"'),
         (lambda: engine.start("node-1", 2, "x"), "node-1 has no GPU 2"),
         (lambda: engine.start("node-1", "GPU-x", "x"), 'node-1 has no GPU "GPU-x"'),
@@ -355,10 +356,13 @@ def test_what_cannot_be_is_told(engine: Engine) -> None:
         (lambda: engine.start("node-1", 0, "x", pid=0), "0 is not a process id"),
         (lambda: engine.stop("node-1", "trian"), 'no task "trian" runs on node-1; did you mean "train"?'),
         (lambda: engine.advance(-1), "time cannot go back"),
-    ]:
+    ]
+    before = engine.reading("node-1")
+    for call, words in cannot:
         with pytest.raises(InputError) as caught:
             call()
         assert words in str(caught.value)
+        assert engine.reading("node-1") == before
 
 
 def test_a_fleet_without_gpus_has_nothing_to_show() -> None:
