@@ -67,6 +67,16 @@ def test_a_gpu_says_otherwise_than_its_node(everything: Fleet) -> None:
     assert [gpu.mig_enabled for gpu in machine(everything, "cut").gpus] == [True, True, False]
 
 
+def test_a_node_may_mix_products() -> None:
+    text = "nodes: {a: {gpu-product: A100, gpus: [{}, {gpu-product: T4}, {gpu-memory: 20GiB}]}}"
+    (node,) = fleet_of(text).machines
+    assert [(gpu.product.key, gpu.memory_bytes // MIB) for gpu in node.gpus] == [
+        ("A100-80", 81920),
+        ("T4", 15360),
+        ("A100-80", 20480),
+    ]
+
+
 def test_mig_instances_and_strategies(everything: Fleet) -> None:
     cut = machine(everything, "cut")
     assert [profile.name for profile in cut.gpus[0].mig] == ["3g.40gb", "2g.20gb", "1g.10gb"]

@@ -279,6 +279,22 @@ def test_faults_and_tasks_of_the_file_happen_at_their_time() -> None:
     assert [task.task for task in engine.tasks("cut")] == ["profile"]
 
 
+def test_scripts_happen_the_same_in_one_step_or_many() -> None:
+    fleet = read_fleet(VALID / "fleet.yaml")
+    leaping, walking = Engine(fleet, seed=3), Engine(fleet, seed=3)
+    leaping.advance(2 * HOUR)
+    for now in range(0, 2 * HOUR + 1, 7200):
+        walking.advance(now)
+    assert list(leaping.readings()) == list(walking.readings())
+
+
+def test_two_scripted_tasks_share_what_memory_there_is() -> None:
+    tasks = "tasks: [{node: a-1, memory: 50GiB, pid: 1}, {node: a-1, memory: 50GiB, pid: 2}]"
+    shown = device(Engine(fleet_of("pools: {a: {nodes: 1, gpus: 1, product: A100}}\n" + tasks)), 0, "a-1")
+    assert [process.memory_bytes for process in shown.processes] == [50 << 30, (30 << 30) - shown.memory_reserved_bytes]
+    assert shown.memory_free_bytes == 0
+
+
 # -------------------------------------------------------------------------------------------------- hot change
 
 
