@@ -30,7 +30,8 @@ def test_a_list_takes_repeat_from_beside_it(text: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        '{"phases": [{"time": "1h", "utilization": 80, "memory": "60%"}, {"time": "1h", "utilization": 0}], "repeat": 5}',
+        '{"phases": [{"time": "1h", "utilization": 80, "memory": "60%"}, {"time": "1h", "utilization": 0}],'
+        '"repeat": 5}',
         "phases:\n- {time: 1h, utilization: 80, memory: 60%}\n- {time: 1h, utilization: 0}\nrepeat: 5\n",
     ],
 )

@@ -178,6 +178,7 @@ class _Reader:
 
     def _slot(self, entry: GpuEntry, place: Place, kind: _Kind) -> _Slot:
         """What a GPU says itself, and of the rest what its node or pool says."""
+        kind = _kind_of(entry, place, kind)
         product = kind.product
         power = _power_watts(kind.fields.power_limit, product, kind.place.at("power-limit"))
         mig, mig_place = (entry.mig, place) if entry.mig is not None else (kind.fields.mig, kind.place)
@@ -286,6 +287,16 @@ def _product(name: str, place: Place) -> Product:
         return product_named(name)
     except InputError as error:
         raise place.error(error.what, error.fix) from None
+
+
+def _kind_of(entry: GpuEntry, place: Place, kind: _Kind) -> _Kind:
+    """What a GPU is that says another product or memory than its node."""
+    if entry.gpu_product is not None:
+        product = _product(entry.gpu_product, place.at("gpu-product"))
+        kind = kind._replace(product=product, memory_bytes=product.memory_mib * MIB)
+    if entry.gpu_memory is not None:
+        kind = kind._replace(memory_bytes=_gpu_memory(entry.gpu_memory, kind.product, place.at("gpu-memory")))
+    return kind
 
 
 def _gpu_memory(amount: Amount | None, product: Product, place: Place) -> int:

@@ -152,7 +152,8 @@ class Daemon:
             os.umask(mask)
 
     async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(OSError, ValueError):
+        # Whoever is still connected at the end is cancelled, which is nothing to tell.
+        with suppress(OSError, ValueError, asyncio.CancelledError):
             while line := await reader.readline():
                 writer.write(self._outcome(line))
                 await writer.drain()

@@ -39,6 +39,7 @@ from gpuyard.fakegpu.faults import Fault
 from gpuyard.fakegpu.fleet import MIB, FaultScript, Fleet, GpuSpec, MachineSpec, TaskScript
 from gpuyard.fakegpu.load import WHOLE_SHARE, Load, Needs, Start
 from gpuyard.fakegpu.physics import Ints
+from gpuyard.fakegpu.products import MigProfile
 from gpuyard.fakegpu.profile import BUSY, DEFAULT_MEMORY_MILLI_PERCENT, FULL_MILLI_PERCENT, Profile, steady
 from gpuyard.fakegpu.reading import Holder, MachineReading
 from gpuyard.fakegpu.register import Register
@@ -381,8 +382,8 @@ class Engine:
         places = self._register.places
         moved = {old: places[key] for key, old in before.places.items() if key in places}
         self._devices.carry(before_devices, _array(moved), _array(moved.values()))
-        for old, on in enumerate(before_on):
-            self._move(on, moved.get(old))
+        for old, (on, spec) in enumerate(zip(before_on, before_devices.specs, strict=True)):
+            self._move(on, spec, moved.get(old))
         self._trouble.move(moved, self._devices)
         self._settle(range(len(self._devices)))
         self._renew_given(before_devices, moved)
@@ -404,14 +405,20 @@ class Engine:
             self._end_fault(self._scripted.pop(fault))
         self._agenda.keep(kept)
 
-    def _move(self, on: OnGpu, gpu: int | None) -> None:
+    def _move(self, on: OnGpu, before: GpuSpec, gpu: int | None) -> None:
         """The tasks of a GPU to its new place, but for those that have none there any more."""
+        if gpu is None:
+            for row in on.rows:
+                self._load.remove(row)
+            return
+        after = self._devices.specs[gpu]
         for task, row in zip(on.tasks, on.rows, strict=True):
-            if gpu is None or not _fits(task, self._devices.specs[gpu]):
+            if not _fits(task, after):
                 self._load.remove(row)
                 continue
             self._load.gpu[row] = gpu
-            self._load.give([self._needs(gpu, int(self._load.own_memory[row]), task.mig)], np.array([row]))
+            if _room(before) != _room(after):
+                self._load.give([self._needs(gpu, int(self._load.own_memory[row]), task.mig)], np.array([row]))
             self._on[gpu].tasks.append(task)
             self._on[gpu].rows.append(row)
 
@@ -438,6 +445,11 @@ def _key(uuid: str, task: str) -> int:
 def _fits(task: Task, spec: GpuSpec) -> bool:
     """Whether what a task ran on is still there: the whole GPU, or an instance of that number."""
     return not spec.mig if task.mig is None else task.mig < len(spec.mig)
+
+
+def _room(spec: GpuSpec) -> tuple[int, int, tuple[MigProfile, ...]]:
+    """What decides how much memory a task can have."""
+    return spec.memory_bytes, spec.reserved_bytes, spec.mig
 
 
 def _array(numbers: Iterable[int]) -> Ints:

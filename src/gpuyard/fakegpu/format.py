@@ -92,6 +92,8 @@ class GpuEntry(WorkFields):
     """One GPU of a node."""
 
     id: Annotated[str | None, says("Its id, at most 63 characters; made from node and index unless given.")] = None
+    gpu_product: Annotated[str | None, says("Another product than that of the node.", "T4")] = None
+    gpu_memory: Annotated[Amount | None, says("Another memory than that of the node or product.", 11441)] = None
     metrics: Annotated[MetricsSpec | None, says("The state it starts in.")] = None
 
 

@@ -30,7 +30,7 @@ from gpuyard.fakegpu.reading import Clocks, DeviceReading, Ecc, Holder, MachineR
 MEMORY_WARMER_C: Final = 9
 FAN_FROM_C: Final = 30
 FAN_FULL_C: Final = 85
-PCIE_BYTES_PER_S: Final = {1: 250, 2: 500, 3: 985, 4: 1969, 5: 3938}
+PCIE_LANE_MB_PER_S: Final = {1: 250, 2: 500, 3: 985, 4: 1969, 5: 3938}
 """Megabytes a lane carries each way in a second, by generation."""
 FIRST_INSTANCE_ID: Final = {7: 0, 4: 1, 3: 1, 2: 3, 1: 7}
 """The lowest GPU instance id the driver gives to an instance of so many slices."""
@@ -154,7 +154,7 @@ def device_reading(
     visible = NOTHING if absent else on
     memory = _memory(visible, load, shown.used[at])
     _, uncorrected = shown.aggregate[at]
-    moved = percent * PCIE_BYTES_PER_S[product.pcie.generation] * product.pcie.width * 1_000_000 * PCIE_USE_PERCENT
+    moved = percent * PCIE_LANE_MB_PER_S[product.pcie.generation] * product.pcie.width * 1_000_000 * PCIE_USE_PERCENT
     return DeviceReading(
         index=index,
         minor=index,
@@ -163,7 +163,7 @@ def device_reading(
         product=named.product,
         pci_bus_id=named.pci_bus_id,
         health=HEALTHS[shown.health[at]],
-        holder=next((task.holder for task in on.tasks if task.holder is not None), None),
+        holder=next((task.holder for task in on.tasks if task.holder is not None and task.mig is None), None),
         memory_total_bytes=shown.total[at],
         memory_reserved_bytes=spec.reserved_bytes,
         memory_used_bytes=shown.used[at],

@@ -69,8 +69,8 @@ class WebServer:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._open += 1
         try:
-            # A client that goes away, or is too slow, is left alone: it will ask again.
-            with suppress(OSError, TimeoutError, asyncio.IncompleteReadError):
+            # A client that goes away, or is too slow, or is here at our end, is left alone: it will ask again.
+            with suppress(OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.CancelledError):
                 await self._answer(reader, writer)
         finally:
             self._open -= 1
