@@ -22,6 +22,12 @@ AMBIENT_C: Final = 26.0
 AMBIENT_SPREAD_C: Final = 6
 """Machines stand in warmer and cooler places."""
 
+_CARRIED: Final = (
+    "since_ms", "energy_uj", "percent_ms", "load_percent", "power_mw", "target_c", "celsius",
+    "health", "throttled", "lost_bytes", "last_xid", "xid_count", "ecc_volatile", "ecc_aggregate",
+)  # fmt: skip
+"""Columns that outlive a change of the fleet; the others follow from them and from the tasks."""
+
 HEALTHS: Final = tuple(Health)
 OFF_THE_BUS: Final = HEALTHS.index(Health.OFF_THE_BUS)
 
@@ -40,8 +46,6 @@ class Devices:
         self.next_ms = np.full(size, NEVER, np.int64)
         self.energy_uj = np.zeros(size, np.int64)
         self.percent_ms = np.zeros(size, np.int64)
-        self.celsius = self.build.ambient_c + 0.0
-        self.target_c = self.celsius.copy()
         self.load_percent = np.zeros(size, np.int64)
         self.active = np.zeros(size, np.bool_)
         self.used_bytes = np.zeros(size, np.int64)
@@ -55,10 +59,20 @@ class Devices:
         self.xid_count = np.zeros(size, np.int64)
         self.ecc_volatile = np.zeros((size, 2), np.int64)
         self.ecc_aggregate = np.zeros((size, 2), np.int64)
+        self.target_c = np.zeros(size, np.float64)
+        self.celsius = np.zeros(size, np.float64)
         everyone = np.arange(size)
-        self.power_mw[:] = self.build.idle_mw
         self._answer(everyone)
-        self.celsius[:] = self.target_c
+        self.warm_up(everyone)
+
+    def warm_up(self, gpus: Ints) -> None:
+        """Let GPUs be as warm as what they do makes them in the end."""
+        self.celsius[gpus] = self.target_c[gpus]
+
+    def carry(self, old: Devices, old_gpus: Ints, gpus: Ints) -> None:
+        """Take over what some GPUs of an older fleet did and have counted."""
+        for name in _CARRIED:
+            getattr(self, name)[gpus] = getattr(old, name)[old_gpus]
 
     def __len__(self) -> int:
         return len(self.specs)

@@ -26,38 +26,25 @@ All happens now; for another instant advance first. `gpu` is an index or an id. 
 from __future__ import annotations
 
 import hashlib
-import heapq
-from collections.abc import Iterator
-from typing import Final, TypeAlias
+from collections.abc import Iterable, Iterator
+from typing import Final
 
 import msgspec
 import numpy as np
 
 from gpuyard.errors import InputError
-from gpuyard.fakegpu.devices import HEALTHS, Devices
-from gpuyard.fakegpu.faults import Fault, FaultKind
+from gpuyard.fakegpu.agenda import Agenda, BeginFault, BeginTask, Due, EndFault, EndTask, Script
+from gpuyard.fakegpu.devices import Devices
+from gpuyard.fakegpu.faults import Fault
 from gpuyard.fakegpu.fleet import MIB, FaultScript, Fleet, GpuSpec, MachineSpec, TaskScript
-from gpuyard.fakegpu.load import WHOLE_SHARE, Load, Needs
-from gpuyard.fakegpu.profile import (
-    BUSY,
-    DEFAULT_MEMORY_MILLI_PERCENT,
-    FULL_MILLI_PERCENT,
-    Profile,
-    steady,
-)
-from gpuyard.fakegpu.reading import DeviceReading, Health, Holder, MachineReading
-from gpuyard.fakegpu.render import (
-    NOTHING,
-    ActiveFault,
-    Identity,
-    Numbers,
-    OnGpu,
-    Task,
-    device_reading,
-    identity,
-    machine_reading,
-    numbers,
-)
+from gpuyard.fakegpu.load import WHOLE_SHARE, Load, Needs, Start
+from gpuyard.fakegpu.physics import Ints
+from gpuyard.fakegpu.products import MigProfile
+from gpuyard.fakegpu.profile import BUSY, DEFAULT_MEMORY_MILLI_PERCENT, FULL_MILLI_PERCENT, Profile, steady
+from gpuyard.fakegpu.reading import Holder, MachineReading
+from gpuyard.fakegpu.register import Register
+from gpuyard.fakegpu.render import Numbers, OnGpu, Task, device_reading, machine_reading, numbers
+from gpuyard.fakegpu.trouble import ActiveFault, Trouble
 from gpuyard.files.suggest import did_you_mean
 
 GIVEN: Final = "(given)"
@@ -66,25 +53,13 @@ GIVEN: Final = "(given)"
 MAX_PID: Final = (1 << 31) - 1
 
 
-class Begin(msgspec.Struct, frozen=True):
-    """A script of the file begins."""
+class Placing(msgspec.Struct, frozen=True):
+    """A task and where it goes."""
 
-    script: TaskScript | FaultScript
-
-
-class EndTask(msgspec.Struct, frozen=True):
-    """A scripted task is over."""
-
-    script: TaskScript
-
-
-class EndFault(msgspec.Struct, frozen=True):
-    """The time of a fault is over."""
-
-    number: int
-
-
-Due: TypeAlias = Begin | EndTask | EndFault
+    gpu: int
+    task: Task
+    profile: Profile
+    memory_bytes: int | None
 
 
 class Engine:
@@ -94,10 +69,9 @@ class Engine:
         self.now_ms = at_ms
         self.began_ms: Final = at_ms
         self._load = Load(seed)
-        self._on: dict[int, tuple[list[Task], list[int]]] = {}
-        self._faults: dict[int, ActiveFault] = {}
-        self._due: list[tuple[int, int, Due]] = []
-        self._number = 0
+        self._trouble = Trouble()
+        self._scripted: dict[FaultScript, int] = {}
+        self._agenda = Agenda()
         self._take(fleet)
         self._begin_given(range(len(self._devices)))
         self._schedule((*fleet.tasks, *fleet.faults))
@@ -106,14 +80,9 @@ class Engine:
     def _take(self, fleet: Fleet) -> None:
         """Columns and names for a fleet, all idle."""
         self.fleet = fleet
+        self._register = Register(fleet)
         self._devices = Devices(fleet, self.now_ms)
-        self._first: dict[str, int] = {}
-        self._machine: dict[str, MachineSpec] = {}
-        self._identity: list[Identity] = []
-        for machine in fleet.machines:
-            self._first[machine.name] = len(self._identity)
-            self._machine[machine.name] = machine
-            self._identity.extend(identity(gpu, index) for index, gpu in enumerate(machine.gpus))
+        self._on = [OnGpu([], []) for _ in range(len(self._devices))]
 
     # ------------------------------------------------------------------------------------------------------ time
 
@@ -121,10 +90,9 @@ class Engine:
         """Let time pass, and all that is due happen in its order."""
         if to_ms < self.now_ms:
             raise InputError(f"time cannot go back from {self.now_ms} to {to_ms} ms", fix="advance to a later instant")
-        while self._due and self._due[0][0] <= to_ms:
-            at_ms, _, due = heapq.heappop(self._due)
+        while (at_ms := self._agenda.next_ms(to_ms)) is not None:
             self._run(at_ms)
-            self._happen(due)
+            self._happen_now()
         self._run(to_ms)
 
     def _run(self, to_ms: int) -> None:
@@ -140,30 +108,46 @@ class Engine:
             devices.settle(gpus, devices.next_ms[gpus], load, rows)
         self.now_ms = to_ms
 
-    def _settle(self, gpu: int) -> None:
-        """Something about one GPU has changed now."""
-        rows = self._on[gpu][1] if gpu in self._on else []
-        gpus = np.array([gpu])
-        self._devices.settle(gpus, np.array([self.now_ms]), self._load, np.array(rows, np.int64))
+    def _settle(self, gpus: Iterable[int]) -> None:
+        """Something about these GPUs has changed now."""
+        changed = np.unique(_array(gpus))
+        rows = _array(row for gpu in changed.tolist() for row in self._on[gpu].rows)
+        self._devices.settle(changed, np.full(len(changed), self.now_ms), self._load, rows)
 
-    def _schedule(self, scripts: tuple[TaskScript | FaultScript, ...]) -> None:
-        for script in scripts:
-            self._push(self.began_ms + script.at_ms, Begin(script))
-
-    def _push(self, at_ms: int, due: Due) -> None:
-        self._number += 1
-        heapq.heappush(self._due, (at_ms, self._number, due))
+    def _happen_now(self) -> None:
+        """All that is due at this instant; tasks that begin one after the other begin together."""
+        begun: list[TaskScript] = []
+        while self._agenda.next_ms(self.now_ms) is not None:
+            due = self._agenda.pop()
+            if isinstance(due, BeginTask):
+                begun.append(due.script)
+                continue
+            self._begin_tasks(begun)
+            begun = []
+            self._happen(due)
+        self._begin_tasks(begun)
 
     def _happen(self, due: Due) -> None:
         match due:
-            case Begin(TaskScript() as script):
-                self._begin_task(script)
-            case Begin(FaultScript() as script):
-                self.fault(script.machine, script.gpu, script.fault, for_ms=script.for_ms)
+            case BeginTask(script):
+                self._begin_tasks([script])
             case EndTask(script):
-                self._end_task(self._gpu(script.machine, script.gpu), script.task)
+                self._end_task(self._register.gpu(script.machine, script.gpu), script.task)
+            case BeginFault(script):
+                self._begin_fault(script)
             case EndFault(number):
                 self._end_fault(number)
+
+    def _schedule(self, scripts: Iterable[Script]) -> None:
+        """Scripts that are not over yet; what should have begun begins now."""
+        for script in scripts:
+            end_ms = self._end_ms(script)
+            if end_ms is None or end_ms > self.now_ms:
+                begin = BeginTask(script) if isinstance(script, TaskScript) else BeginFault(script)
+                self._agenda.put(max(self.now_ms, self.began_ms + script.at_ms), begin)
+
+    def _end_ms(self, script: Script) -> int | None:
+        return None if script.for_ms is None else self.began_ms + script.at_ms + script.for_ms
 
     # ----------------------------------------------------------------------------------------------------- tasks
 
@@ -182,47 +166,66 @@ class Engine:
         mig: int | None = None,
     ) -> None:
         """A task starts on a GPU, or on an instance of it. A starting state written in the file ends by this."""
-        at = self._gpu(machine, gpu)
-        spec = self._devices.specs[at]
-        tasks, _ = self._on.get(at, ([], []))
-        index = at - self._first[machine]
+        at = self._register.gpu(machine, gpu)
+        index = at - self._register.gpus(machine).start
         where = f"GPU {index} of {machine}"
-        if any(other.task == task for other in tasks):
+        if any(other.task == task for other in self._on[at].tasks):
             raise InputError(f'task "{task}" runs on {where} already', fix="stop it first, or give it another name")
         if pid is not None and not 1 <= pid <= MAX_PID:
             raise InputError(f"{pid} is not a process id", fix=f"from 1 to {MAX_PID}")
-        self._check_mig(spec, mig, where)
-        if any(other.task == GIVEN for other in tasks):
-            self._end_task(at, GIVEN)
-        needs = self._needs(at, memory_bytes, mig, where)
-        self._add(at, Task(task, index, pid, name, kind, holder, mig, self.now_ms), profile, needs)
+        self._check_mig(self._devices.specs[at], mig, where)
+        free = self._free(at, mig)
+        if memory_bytes is not None and not 0 <= memory_bytes <= free:
+            what = f"{where} has {free // MIB} MiB free, not {memory_bytes // MIB} MiB"
+            raise InputError(what, fix=f"ask for at most {free // MIB} MiB")
+        new = Task(task, index, pid, name, kind, holder, mig, self.now_ms)
+        self._put([Placing(at, new, profile, memory_bytes)])
 
-    def _add(self, gpu: int, task: Task, profile: Profile, needs: Needs) -> None:
-        row = self._load.add(gpu, _key(self._identity[gpu].uuid, task.task), profile, needs, self.now_ms)
-        tasks, rows = self._on.setdefault(gpu, ([], []))
-        tasks.append(task)
-        rows.append(row)
-        self._settle(gpu)
+    def _put(self, placings: list[Placing]) -> None:
+        """Tasks that may start do so, all at once."""
+        for placing in placings:
+            self._drop_given(placing.gpu)
+        starts = [
+            Start(
+                placing.gpu,
+                _key(self._register.identities[placing.gpu].uuid, placing.task.task),
+                placing.profile,
+                self._needs(placing.gpu, placing.memory_bytes, placing.task.mig),
+            )
+            for placing in placings
+        ]
+        rows = self._load.add(starts, self.now_ms)
+        for placing, row in zip(placings, rows.tolist(), strict=True):
+            self._on[placing.gpu].tasks.append(placing.task)
+            self._on[placing.gpu].rows.append(row)
+        self._settle(placing.gpu for placing in placings)
+
+    def _drop_given(self, gpu: int) -> None:
+        """A state that was written down goes, because something else is known now."""
+        on = self._on[gpu]
+        if on.tasks and on.tasks[0].task == GIVEN:
+            on.tasks.pop(0)
+            self._load.remove(on.rows.pop(0))
 
     def stop(self, machine: str, task: str, gpu: int | str | None = None) -> None:
         """A task ends on one GPU, or on all GPUs of the machine."""
-        first = self._first_gpu(machine)
-        chosen = range(first, first + len(self._machine[machine].gpus)) if gpu is None else [self._gpu(machine, gpu)]
-        running = [at for at in chosen if at in self._on and any(on.task == task for on in self._on[at][0])]
+        chosen = self._register.gpus(machine) if gpu is None else [self._register.gpu(machine, gpu)]
+        running = [at for at in chosen if any(on.task == task for on in self._on[at].tasks)]
         if not running:
-            known = [on.task for at in chosen for on in self._on.get(at, ([], []))[0]]
+            known = sorted({on.task for at in chosen for on in self._on[at].tasks if on.task != GIVEN})
             fix = f"running there: {', '.join(known)}" if known else "nothing runs there"
             raise InputError(f'no task "{task}" runs on {machine}{did_you_mean(task, known)}', fix=fix)
         for at in running:
             self._end_task(at, task)
 
     def _end_task(self, gpu: int, task: str) -> None:
-        tasks, rows = self._on.get(gpu, ([], []))
-        for place, other in enumerate(tasks):
+        """One task of a GPU ends, if it is still there."""
+        on = self._on[gpu]
+        for place, other in enumerate(on.tasks):
             if other.task == task:
-                self._load.remove(rows.pop(place))
-                tasks.pop(place)
-                self._settle(gpu)
+                on.tasks.pop(place)
+                self._load.remove(on.rows.pop(place))
+                self._settle([gpu])
                 return
 
     def use(
@@ -235,186 +238,219 @@ class Engine:
 
     def clear(self, machine: str, gpu: int | str) -> None:
         """Nothing was observed on a GPU: a starting state written in the file holds no longer."""
-        self._end_task(self._gpu(machine, gpu), GIVEN)
+        self._end_task(self._register.gpu(machine, gpu), GIVEN)
 
     def tasks(self, machine: str) -> tuple[Task, ...]:
-        first = self._first_gpu(machine)
-        gpus = range(first, first + len(self._machine[machine].gpus))
-        return tuple(task for at in gpus for task in self._on.get(at, ([], []))[0] if task.task != GIVEN)
+        gpus = self._register.gpus(machine)
+        return tuple(task for at in gpus for task in self._on[at].tasks if task.task != GIVEN)
 
-    def _begin_task(self, script: TaskScript) -> None:
-        self.start(
-            script.machine,
-            script.gpu,
-            script.task,
-            profile=script.profile,
-            pid=script.pid,
-            name=script.name,
-            memory_bytes=script.memory_bytes,
-            holder=script.holder,
-            mig=script.mig,
-        )
-        if script.for_ms is not None:
-            self._push(self.now_ms + script.for_ms, EndTask(script))
+    def _begin_tasks(self, scripts: list[TaskScript]) -> None:
+        """Scripted tasks get what memory is left, and yield to a task of the same name that is there."""
+        placings = [self._placing(script) for script in scripts]
+        free = [placing for placing in placings if placing.task.task not in self._names(placing.gpu)]
+        if free:
+            self._put(free)
+        for script in scripts:
+            end_ms = self._end_ms(script)
+            if end_ms is not None:
+                self._agenda.put(end_ms, EndTask(script))
 
-    def _begin_given(self, gpus: range) -> None:
-        for gpu in gpus:
-            given = self._devices.specs[gpu].given
-            if given is not None:
-                task = Task(GIVEN, 0, None, "", "C", given.holder, None, self.now_ms)
-                room = self._devices.specs[gpu].memory_bytes
-                self._add(gpu, task, steady(given.gpu_percent), Needs(given.memory_used_bytes, room, room, WHOLE_SHARE))
+    def _placing(self, script: TaskScript) -> Placing:
+        gpu = self._register.gpu(script.machine, script.gpu)
+        task = Task(script.task, script.gpu, script.pid, script.name, "C", script.holder, script.mig, self.now_ms)
+        return Placing(gpu, task, script.profile, script.memory_bytes)
+
+    def _names(self, gpu: int) -> list[str]:
+        return [task.task for task in self._on[gpu].tasks]
+
+    def _begin_given(self, gpus: Iterable[int]) -> None:
+        """Starting states that are written down, as warm as if they had lasted."""
+        specs = self._devices.specs
+        given = [(gpu, specs[gpu].given) for gpu in gpus]
+        placings = [
+            Placing(gpu, Task(GIVEN, 0, None, "", "C", state.holder, None, self.now_ms),
+                    steady(state.gpu_percent), state.memory_used_bytes)
+            for gpu, state in given
+            if state is not None
+        ]  # fmt: skip
+        if placings:
+            self._put(placings)
+            self._devices.warm_up(np.array([placing.gpu for placing in placings]))
 
     def _check_mig(self, spec: GpuSpec, mig: int | None, where: str) -> None:
         count = len(spec.mig)
-        if mig is None and count:
-            raise InputError(f"{where} is cut into MIG instances", fix=f"say which: 0 to {count - 1}")
+        said = f"instances there: 0 to {count - 1}" if count else "it has no instance"
+        if mig is None and spec.mig_enabled:
+            raise InputError(f"{where} is in MIG mode: say on which instance the task runs", fix=said)
         if mig is not None and not 0 <= mig < count:
-            fix = f"instances there: 0 to {count - 1}" if count else "it is not cut; leave the instance out"
-            raise InputError(f"{where} has no MIG instance {mig}", fix=fix)
+            raise InputError(f"{where} has no MIG instance {mig}", fix=said)
 
-    def _needs(self, gpu: int, memory_bytes: int | None, mig: int | None, where: str) -> Needs:
+    def _needs(self, gpu: int, memory_bytes: int | None, mig: int | None) -> Needs:
+        """What a task there can have; nine tenths of it where it does not say."""
         spec = self._devices.specs[gpu]
-        one = np.array([gpu])
-        room = int(self._devices.room_bytes(one)[0])
-        whole, share = spec.memory_bytes, WHOLE_SHARE
-        if mig is not None:
+        if mig is None or mig >= len(spec.mig):
+            whole, share, room = spec.memory_bytes, WHOLE_SHARE, spec.memory_bytes - spec.reserved_bytes
+        else:
             whole = room = spec.mig[mig].memory_mib * MIB
             share = spec.mig[mig].slices
-        free = room - self._held(gpu, mig)
-        if memory_bytes is None:
-            own = whole * DEFAULT_MEMORY_MILLI_PERCENT // FULL_MILLI_PERCENT // MIB * MIB
-            return Needs(own, whole, room, share)
-        if not 0 <= memory_bytes <= free:
-            fix = f"ask for at most {max(free, 0) // MIB} MiB"
-            raise InputError(f"{where} has {max(free, 0) // MIB} MiB free, not {memory_bytes // MIB} MiB", fix=fix)
-        return Needs(memory_bytes, whole, room, share)
+        usual = whole * DEFAULT_MEMORY_MILLI_PERCENT // FULL_MILLI_PERCENT // MIB * MIB
+        return Needs(usual if memory_bytes is None else memory_bytes, whole, room, share)
 
-    def _held(self, gpu: int, mig: int | None) -> int:
-        tasks, rows = self._on.get(gpu, ([], []))
-        return sum(int(self._load.memory[row]) for task, row in zip(tasks, rows, strict=True) if task.mig == mig)
+    def _free(self, gpu: int, mig: int | None) -> int:
+        """Bytes another task could have there now."""
+        if mig is None:
+            room = int(self._devices.room_bytes(np.array([gpu]))[0])
+        else:
+            room = self._devices.specs[gpu].mig[mig].memory_mib * MIB
+        on = self._on[gpu]
+        held = sum(
+            int(self._load.memory[row])
+            for task, row in zip(on.tasks, on.rows, strict=True)
+            if task.mig == mig and task.task != GIVEN
+        )
+        return max(0, room - held)
 
     # ---------------------------------------------------------------------------------------------------- faults
 
     def fault(self, machine: str, gpu: int | str, fault: Fault, *, for_ms: int | None = None) -> int:
         """A fault begins; its number."""
-        at = self._gpu(machine, gpu)
-        if fault.kind is FaultKind.MEMORY_LOSS:
-            fault = self._sized(fault, at)
-        self._number += 1
-        number = self._number
-        until = None if for_ms is None else self.now_ms + for_ms
-        self._faults[number] = ActiveFault(number, at, fault, self.now_ms, until)
-        self._count(at, fault)
-        self._show_faults(at)
-        if until is not None:
-            self._push(until, EndFault(number))
+        at = self._register.gpu(machine, gpu)
+        until_ms = None if for_ms is None else self.now_ms + for_ms
+        number = self._trouble.begin(at, fault, self.now_ms, until_ms, self._devices)
+        self._settle([at])
+        if until_ms is not None:
+            self._agenda.put(until_ms, EndFault(number))
         return number
 
     def heal(self, machine: str, gpu: int | str, fault: Fault | None = None) -> int:
-        """Faults of a GPU end: these, or all; how many there were."""
-        at = self._gpu(machine, gpu)
-        ended = [
-            active.number for active in self._faults.values() if active.gpu == at and fault in (None, active.fault)
-        ]
-        for number in ended:
-            self._end_fault(number)
+        """Faults of a GPU end: those like this one, or all; how many there were."""
+        at = self._register.gpu(machine, gpu)
+        ended = [active for active in self._trouble.on(range(at, at + 1)) if fault in (None, active.fault)]
+        for active in ended:
+            self._end_fault(active.number)
         return len(ended)
 
     def faults(self, machine: str) -> tuple[ActiveFault, ...]:
         """What lasts on a machine, oldest first, with GPUs counted in it."""
-        first = self._first_gpu(machine)
-        own = range(first, first + len(self._machine[machine].gpus))
-        active = [fault for fault in self._faults.values() if fault.gpu in own]
-        return tuple(msgspec.structs.replace(fault, gpu=fault.gpu - first) for fault in active)
+        own = self._register.gpus(machine)
+        return tuple(msgspec.structs.replace(active, gpu=active.gpu - own.start) for active in self._trouble.on(own))
 
-    def _sized(self, fault: Fault, gpu: int) -> Fault:
-        installed = self._devices.specs[gpu].memory_bytes
-        return msgspec.structs.replace(fault, lost_bytes=fault.lost_bytes or installed // 2)
-
-    def _count(self, gpu: int, fault: Fault) -> None:
-        """What a fault leaves in the counters."""
-        devices = self._devices
-        devices.xid_count[gpu] += fault.xid != 0
-        for counted in (devices.ecc_volatile, devices.ecc_aggregate):
-            counted[gpu] += (fault.corrected, fault.uncorrected)
+    def _begin_fault(self, script: FaultScript) -> None:
+        end_ms = self._end_ms(script)
+        for_ms = None if end_ms is None else end_ms - self.now_ms
+        self._scripted[script] = self.fault(script.machine, script.gpu, script.fault, for_ms=for_ms)
 
     def _end_fault(self, number: int) -> None:
-        active = self._faults.pop(number, None)
-        if active is None:
-            return
-        if active.fault.health is not Health.OK:
-            self._devices.ecc_volatile[active.gpu] = 0
-        self._show_faults(active.gpu)
-
-    def _show_faults(self, gpu: int) -> None:
-        """All faults that last, together: the worst health, the newest Xid, the sum of what is lost."""
-        faults = [active.fault for active in self._faults.values() if active.gpu == gpu]
-        devices = self._devices
-        devices.health[gpu] = max((HEALTHS.index(fault.health) for fault in faults), default=0)
-        devices.throttled[gpu] = any(fault.kind is FaultKind.THROTTLE for fault in faults)
-        devices.lost_bytes[gpu] = sum(fault.lost_bytes for fault in faults)
-        devices.last_xid[gpu] = next((fault.xid for fault in reversed(faults) if fault.xid), 0)
-        self._settle(gpu)
+        gpu = self._trouble.end(number, self._devices)
+        if gpu is not None:
+            self._settle([gpu])
 
     # -------------------------------------------------------------------------------------------------- readings
 
     @property
     def machines(self) -> tuple[str, ...]:
-        return tuple(self._first)
+        return self._register.names
 
     def reading(self, machine: str) -> MachineReading:
         """All of one machine now."""
-        first = self._first_gpu(machine)
-        spec = self._machine[machine]
-        shown = numbers(self._devices, slice(first, first + len(spec.gpus)), self.now_ms)
-        return self._reading(spec, first, shown, first)
+        own = self._register.gpus(machine)
+        shown = numbers(self._devices, slice(own.start, own.stop), self.now_ms)
+        return self._reading(self._register.machine(machine), shown, own.start)
 
     def readings(self) -> Iterator[MachineReading]:
         """All machines now, in file order."""
         shown = numbers(self._devices, slice(0, len(self._devices)), self.now_ms)
         for machine in self.fleet.machines:
-            yield self._reading(machine, self._first[machine.name], shown, 0)
+            yield self._reading(machine, shown, 0)
 
-    def _reading(self, machine: MachineSpec, first: int, shown: Numbers, offset: int) -> MachineReading:
-        def device(index: int, spec: GpuSpec) -> DeviceReading:
-            at = first + index
-            on = self._on.get(at)
-            here = NOTHING if on is None else OnGpu(*on)
-            return device_reading(index, at - offset, spec, self._identity[at], shown, here, self._load)
-
-        return machine_reading(machine, self.now_ms, (device(*entry) for entry in enumerate(machine.gpus)))
+    def _reading(self, machine: MachineSpec, shown: Numbers, offset: int) -> MachineReading:
+        """A machine, out of numbers that begin with the GPU at `offset`."""
+        own = self._register.gpus(machine.name)
+        devices = (
+            device_reading(index, at - offset, spec, self._register.identities[at], shown, self._on[at], self._load)
+            for index, (at, spec) in enumerate(zip(own, machine.gpus, strict=True))
+        )
+        return machine_reading(machine, self.now_ms, devices)
 
     # ------------------------------------------------------------------------------------------------ hot change
 
     def replace(self, fleet: Fleet) -> None:
-        """Another fleet from now on."""
-        raise NotImplementedError
+        """Another fleet from now on: a GPU that is still there (same machine, same id) keeps all it has and does."""
+        self._drop_scripts(fleet)
+        before, before_on, before_devices, known = self._register, self._on, self._devices, set(_scripts(self.fleet))
+        self._take(fleet)
+        places = self._register.places
+        moved = {old: places[key] for key, old in before.places.items() if key in places}
+        self._devices.carry(before_devices, _array(moved), _array(moved.values()))
+        for old, (on, spec) in enumerate(zip(before_on, before_devices.specs, strict=True)):
+            self._move(on, spec, moved.get(old))
+        self._trouble.move(moved, self._devices)
+        self._settle(range(len(self._devices)))
+        self._renew_given(before_devices, moved)
+        fresh = set(range(len(self._devices))).difference(moved.values())
+        self._schedule(
+            script
+            for script in _scripts(fleet)
+            if script not in known or self._register.gpu(script.machine, script.gpu) in fresh
+        )
+        self.advance(self.now_ms)
 
-    # ----------------------------------------------------------------------------------------------------- names
+    def _drop_scripts(self, fleet: Fleet) -> None:
+        """What the new file no longer says ends, or does not begin."""
+        kept = set(_scripts(fleet))
+        for task in self.fleet.tasks:
+            if task not in kept:
+                self._end_task(self._register.gpu(task.machine, task.gpu), task.task)
+        for fault in [fault for fault in self._scripted if fault not in kept]:
+            self._end_fault(self._scripted.pop(fault))
+        self._agenda.keep(kept)
 
-    def _first_gpu(self, machine: str) -> int:
-        if machine not in self._first:
-            names = list(self._first)
-            shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
-            raise InputError(f'no machine "{machine}"{did_you_mean(machine, names)}', fix=f"machines: {shown}")
-        return self._first[machine]
+    def _move(self, on: OnGpu, before: GpuSpec, gpu: int | None) -> None:
+        """The tasks of a GPU to its new place, but for those that have none there any more."""
+        if gpu is None:
+            for row in on.rows:
+                self._load.remove(row)
+            return
+        after = self._devices.specs[gpu]
+        for task, row in zip(on.tasks, on.rows, strict=True):
+            if not _fits(task, after):
+                self._load.remove(row)
+                continue
+            self._load.gpu[row] = gpu
+            if _room(before) != _room(after):
+                self._load.give([self._needs(gpu, int(self._load.own_memory[row]), task.mig)], np.array([row]))
+            self._on[gpu].tasks.append(task)
+            self._on[gpu].rows.append(row)
 
-    def _gpu(self, machine: str, gpu: int | str) -> int:
-        """The place of a GPU in the columns."""
-        first = self._first_gpu(machine)
-        gpus = self._machine[machine].gpus
-        if isinstance(gpu, int):
-            if 0 <= gpu < len(gpus):
-                return first + gpu
-            raise InputError(f"{machine} has no GPU {gpu}", fix=f"it has {len(gpus)}, counted from 0")
-        for index, spec in enumerate(gpus):
-            if spec.uuid == gpu:
-                return first + index
-        ids = [spec.uuid for spec in gpus]
-        raise InputError(f'{machine} has no GPU "{gpu}"{did_you_mean(gpu, ids)}', fix="name its index or its id")
+    def _renew_given(self, before: Devices, moved: dict[int, int]) -> None:
+        """States written down for new GPUs, and those written anew where nothing else has been observed."""
+        specs = self._devices.specs
+        unchanged = {new for old, new in moved.items() if before.specs[old].given == specs[new].given}
+        changed = [gpu for gpu in range(len(specs)) if gpu not in unchanged and self._names(gpu) in ([], [GIVEN])]
+        for gpu in changed:
+            self._end_task(gpu, GIVEN)
+        self._begin_given(changed)
+
+
+def _scripts(fleet: Fleet) -> Iterator[Script]:
+    yield from fleet.tasks
+    yield from fleet.faults
 
 
 def _key(uuid: str, task: str) -> int:
     """What tells the draws of one task from those of all others."""
     return int.from_bytes(hashlib.blake2b(f"{uuid}\0{task}".encode(), digest_size=8).digest())
+
+
+def _fits(task: Task, spec: GpuSpec) -> bool:
+    """Whether what a task ran on is still there: the whole GPU, or an instance of that number."""
+    return not spec.mig if task.mig is None else task.mig < len(spec.mig)
+
+
+def _room(spec: GpuSpec) -> tuple[int, int, tuple[MigProfile, ...]]:
+    """What decides how much memory a task can have."""
+    return spec.memory_bytes, spec.reserved_bytes, spec.mig
+
+
+def _array(numbers: Iterable[int]) -> Ints:
+    return np.fromiter(numbers, np.int64)

@@ -57,6 +57,12 @@ class Fault(msgspec.Struct, frozen=True):
     def is_of_the_program(self) -> bool:
         return self.xid in APPLICATION_XIDS
 
+    def lost_of(self, installed_bytes: int) -> int:
+        """How much of a GPU's memory it takes away."""
+        if self.kind is not FaultKind.MEMORY_LOSS:
+            return 0
+        return self.lost_bytes or installed_bytes // 2
+
     def __str__(self) -> str:
         """The form `read_fault` reads."""
         match self.kind:

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable
-from enum import StrEnum
 from typing import Final
 
 import msgspec
 
 from gpuyard.fakegpu.faults import Fault
+from gpuyard.fakegpu.format import MigStrategy
 from gpuyard.fakegpu.products import MigProfile, Product, product_named
 from gpuyard.fakegpu.profile import Profile
 from gpuyard.fakegpu.reading import Holder
@@ -25,14 +25,6 @@ MAX_ID_LENGTH: Final = 63
 MIB: Final = 1 << 20
 
 _NAMESPACE: Final = uuid.UUID("a5f1d2c6-2f6e-4f0e-9a57-3b1d6f6a7c01")
-
-
-class MigStrategy(StrEnum):
-    """How the slices of a machine are shown to a cluster: not at all, as GPUs, or each by its profile."""
-
-    NONE = "none"
-    SINGLE = "single"
-    MIXED = "mixed"
 
 
 class Given(msgspec.Struct, frozen=True):

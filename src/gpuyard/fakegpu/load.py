@@ -7,6 +7,7 @@ on nothing else, so that the order and the size of steps cannot change it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -33,6 +34,7 @@ class Phases:
         self.table = np.zeros((0, 6), np.int64)
 
     def start_of(self, profile: Profile) -> int:
+        """Where the phases of a profile are; they are added when it is first seen."""
         if profile not in self._start:
             self._start[profile] = len(self._rows)
             for phase in profile.phases:
@@ -58,6 +60,15 @@ class Needs(NamedTuple):
     """The most it can get."""
     share: int
     """Slices of seven; WHOLE_SHARE for a whole GPU."""
+
+
+class Start(NamedTuple):
+    """A task that starts on a GPU; `key` tells its draws from those of all others."""
+
+    gpu: int
+    key: int
+    profile: Profile
+    needs: Needs
 
 
 class Load:
@@ -107,23 +118,28 @@ class Load:
         self.next_ms[old:] = NEVER
         self._free.extend(range(size - 1, old - 1, -1))
 
-    def add(self, gpu: int, key: int, profile: Profile, needs: Needs, at_ms: int) -> int:
-        """A task that starts: the number of its row."""
-        if not self._free:
+    def add(self, starts: Sequence[Start], at_ms: int) -> Ints:
+        """Tasks that start now: the numbers of their rows."""
+        while len(self._free) < len(starts):
             self._resize(2 * len(self.gpu))
-        row = self._free.pop()
-        self.gpu[row] = gpu
-        self.key[row] = key
-        self.first[row] = self.phases.start_of(profile)
-        self.count[row] = len(profile.phases)
-        self.rounds[row] = NEVER if profile.repeat is None else profile.repeat
-        self.own_memory[row], self.whole[row], self.room[row], self.share[row] = needs
-        self.phase[row] = self.round[row] = 0
-        self.entered[row] = at_ms
-        rows = np.array([row])
+        rows = np.array([self._free.pop() for _ in starts], np.int64)
+        self.gpu[rows] = [start.gpu for start in starts]
+        self.key[rows] = np.array([start.key for start in starts], np.uint64)
+        self.first[rows] = [self.phases.start_of(start.profile) for start in starts]
+        self.count[rows] = [len(start.profile.phases) for start in starts]
+        self.rounds[rows] = [NEVER if start.profile.repeat is None else start.profile.repeat for start in starts]
+        self.phase[rows] = self.round[rows] = 0
+        self.entered[rows] = at_ms
+        self.give([start.needs for start in starts], rows)
         self._enter(rows)
         self._draw(rows, self.entered[rows])
-        return row
+        return rows
+
+    def give(self, needs: Sequence[Needs], rows: Ints) -> None:
+        """What tasks can have of their devices."""
+        columns = np.array(needs, np.int64).T
+        self.own_memory[rows], self.whole[rows], self.room[rows], self.share[rows] = columns
+        self.memory[rows] = np.minimum(self.memory[rows], self.room[rows])
 
     def remove(self, row: int) -> None:
         self.gpu[row] = -1

@@ -7,14 +7,13 @@ more memory than the GPU shows as used, instances no more than they have).
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Final
 
 import msgspec
 import numpy as np
 
 from gpuyard.fakegpu.devices import HEALTHS, OFF_THE_BUS, Devices
-from gpuyard.fakegpu.faults import Fault
 from gpuyard.fakegpu.fleet import GpuSpec, MachineSpec, mig_uuid
 from gpuyard.fakegpu.load import Load
 from gpuyard.fakegpu.physics import MEMORY_LOAD_PERCENT, NVLINK_USE_PERCENT, PCIE_USE_PERCENT, temperature
@@ -24,7 +23,7 @@ from gpuyard.fakegpu.reading import Clocks, DeviceReading, Ecc, Holder, MachineR
 MEMORY_WARMER_C: Final = 9
 FAN_FROM_C: Final = 30
 FAN_FULL_C: Final = 85
-PCIE_BYTES_PER_S: Final = {1: 250, 2: 500, 3: 985, 4: 1969, 5: 3938}
+PCIE_LANE_MB_PER_S: Final = {1: 250, 2: 500, 3: 985, 4: 1969, 5: 3938}
 """Megabytes a lane carries each way in a second, by generation."""
 FIRST_INSTANCE_ID: Final = {7: 0, 4: 1, 3: 1, 2: 3, 1: 7}
 """The lowest GPU instance id the driver gives to an instance of so many slices."""
@@ -41,16 +40,6 @@ class Task(msgspec.Struct, frozen=True):
     holder: Holder | None
     mig: int | None
     started_at_ms: int
-
-
-class ActiveFault(msgspec.Struct, frozen=True):
-    """A fault that lasts; for ever, or until it is healed, where `until_ms` is None."""
-
-    number: int
-    gpu: int
-    fault: Fault
-    since_ms: int
-    until_ms: int | None
 
 
 class Identity(msgspec.Struct, frozen=True):
@@ -141,11 +130,11 @@ def numbers(devices: Devices, gpus: slice, at_ms: int) -> Numbers:
 class OnGpu(msgspec.Struct, frozen=True):
     """The tasks on one GPU, oldest first, each with its row in the load."""
 
-    tasks: Sequence[Task]
-    rows: Sequence[int]
+    tasks: list[Task]
+    rows: list[int]
 
 
-NOTHING: Final = OnGpu((), ())
+NOTHING: Final = OnGpu([], [])
 
 
 def device_reading(
@@ -158,7 +147,7 @@ def device_reading(
     visible = NOTHING if absent else on
     memory = _memory(visible, load, shown.used[at])
     _, uncorrected = shown.aggregate[at]
-    moved = percent * PCIE_BYTES_PER_S[product.pcie.generation] * product.pcie.width * 1_000_000 * PCIE_USE_PERCENT
+    moved = percent * PCIE_LANE_MB_PER_S[product.pcie.generation] * product.pcie.width * 1_000_000 * PCIE_USE_PERCENT
     return DeviceReading(
         index=index,
         minor=index,
@@ -167,7 +156,7 @@ def device_reading(
         product=named.product,
         pci_bus_id=named.pci_bus_id,
         health=HEALTHS[shown.health[at]],
-        holder=next((task.holder for task in on.tasks if task.holder is not None), None),
+        holder=next((task.holder for task in on.tasks if task.holder is not None and task.mig is None), None),
         memory_total_bytes=shown.total[at],
         memory_reserved_bytes=spec.reserved_bytes,
         memory_used_bytes=shown.used[at],
