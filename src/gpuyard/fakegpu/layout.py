@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
+from operator import itemgetter
 from typing import Final
 
 MAGIC: Final = b"GPUYARD\0"
@@ -20,8 +21,6 @@ PAGE: Final = 4096
 TEXT: Final = "32s"
 NAME: Final = "96s"
 
-Value = int | bytes
-
 
 class Record:
     """One C struct: its fields in order, each with a format character of the struct module."""
@@ -32,7 +31,8 @@ class Record:
         self.format = "".join(self.fields.values())
         # The empty item at the end pads the record as C does, so that an array of records stays aligned.
         self._struct = struct.Struct(f"@{self.format}0Q")
-        self._texts = {name: int(kind[:-1]) for name, kind in fields.items() if kind.endswith("s")}
+        self._in_order = itemgetter(*self.fields)
+        self._texts = [(at, int(kind[:-1])) for at, kind in enumerate(self.fields.values()) if kind.endswith("s")]
 
     @property
     def size(self) -> int:
@@ -49,10 +49,10 @@ class Record:
 
     def pack(self, values: Mapping[str, int | str]) -> bytes:
         """The record's bytes. A text too long for its field is cut, so that it always ends with a zero byte."""
-        return self._struct.pack(*(self._packed(name, values[name]) for name in self.fields))
-
-    def _packed(self, name: str, value: int | str) -> Value:
-        return value if isinstance(value, int) else cut(value, self._texts[name])
+        items = list(self._in_order(values))
+        for at, size in self._texts:
+            items[at] = cut(items[at], size)
+        return self._struct.pack(*items)
 
 
 def alignment(kind: str) -> str:
@@ -62,7 +62,8 @@ def alignment(kind: str) -> str:
 
 def cut(text: str, size: int) -> bytes:
     """The text in at most `size` - 1 bytes, never in the middle of a character."""
-    return text.encode()[: size - 1].decode(errors="ignore").encode()
+    encoded = text.encode()
+    return encoded if len(encoded) < size else encoded[: size - 1].decode(errors="ignore").encode()
 
 
 def repeat(kind: str, names: str) -> dict[str, str]:

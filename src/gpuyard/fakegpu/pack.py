@@ -7,13 +7,34 @@ Invariant: every number of the reading arrives unchanged; nothing is rounded.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import cache
+from operator import attrgetter
 
 import msgspec
 
 from gpuyard.fakegpu import layout
-from gpuyard.fakegpu.facts import MigProfileFacts, ProductFacts
-from gpuyard.fakegpu.layout import DEVICE, EVENTS, MACHINE, MIG, MIG_PROFILE, MIG_PROFILES, NONE, PROCESS, PRODUCT
-from gpuyard.fakegpu.reading import DeviceReading, Ecc, Health, MachineReading, MigInstance, ProcessReading
+from gpuyard.fakegpu.facts import ProductFacts
+from gpuyard.fakegpu.layout import DEVICE, MACHINE, MIG, MIG_PROFILE, MIG_PROFILES, NONE, PROCESS, PRODUCT
+from gpuyard.fakegpu.reading import Clocks, DeviceReading, Ecc, Health, MachineReading, MigInstance, ProcessReading
+
+
+def same_named(names: Iterable[str]) -> Callable[[object], dict[str, int | str]]:
+    """Reads those fields off a value; most records keep them under the name and in the unit they have there."""
+    listed = tuple(names)
+    read = attrgetter(*listed)
+    return lambda value: dict(zip(listed, read(value), strict=True))
+
+
+# What a device's record takes as it is; the rest of it is said otherwise there.
+OTHERWISE = {"product", "health", "mig_enabled", "fan_percent", "memory_temperature_c"}
+OF_A_DEVICE = same_named(name for name in DEVICE.fields if name in {*DeviceReading.__struct_fields__} - OTHERWISE)
+OF_CLOCKS = same_named(Clocks.__struct_fields__)
+OF_A_PRODUCT = same_named(name for name in PRODUCT.fields if name != "mig_profile_count")
+OF_A_PROFILE = same_named(MIG_PROFILE.fields)
+OF_AN_INSTANCE = same_named(name for name in MIG.fields if name not in {"device", "profile", "profile_name"})
+OF_A_PROCESS = same_named(
+    name for name in PROCESS.fields if name in ProcessReading.__struct_fields__ and name != "kind"
+)
 
 HEALTH = {Health.OK: 0, Health.UNHEALTHY: 1, Health.OFF_THE_BUS: 2}
 NO_ECC = Ecc(0, 0, 0, 0)
@@ -110,9 +131,12 @@ def pack_device(device: DeviceReading, product: int, first_mig: int, first_proce
     domain, bus, slot = pci_address(device.pci_bus_id)
     return DEVICE.pack(
         {
-            **same_named(device, DEVICE_NAMES),
-            **same_named(device.clocks, CLOCK_NAMES),
-            **{f"ecc_{name}": getattr(ecc, name) for name in Ecc.__struct_fields__},
+            **OF_A_DEVICE(device),
+            **OF_CLOCKS(device.clocks),
+            "ecc_volatile_corrected": ecc.volatile_corrected,
+            "ecc_volatile_uncorrected": ecc.volatile_uncorrected,
+            "ecc_aggregate_corrected": ecc.aggregate_corrected,
+            "ecc_aggregate_uncorrected": ecc.aggregate_uncorrected,
             "memory_free_bytes": device.memory_free_bytes,
             "memory_temperature_c": or_none(device.memory_temperature_c),
             "fan_percent": or_none(device.fan_percent),
@@ -131,20 +155,6 @@ def pack_device(device: DeviceReading, product: int, first_mig: int, first_proce
     )
 
 
-CLOCK_NAMES = ("graphics_mhz", "sm_mhz", "memory_mhz", "video_mhz")
-# Fields of the reading that the state file keeps under the same name and as they are.
-DEVICE_NAMES = tuple(
-    name
-    for name in DEVICE.fields
-    if name in DeviceReading.__struct_fields__
-    and name not in {"product", "health", "mig_enabled", "fan_percent", "memory_temperature_c"}
-)
-
-
-def same_named(value: object, names: Iterable[str]) -> dict[str, int | str]:
-    return {name: getattr(value, name) for name in names}
-
-
 def or_none(value: int | None) -> int:
     return NONE if value is None else value
 
@@ -159,8 +169,7 @@ def pack_mig(instance: MigInstance, device: int, product: ProductFacts) -> bytes
     names = [profile.name for profile in product.mig_profiles]
     return MIG.pack(
         {
-            **same_named(instance, ("memory_total_bytes", "memory_used_bytes", "index", "uuid")),
-            **same_named(instance, ("gpu_instance", "compute_instance", "slices", "multiprocessors")),
+            **OF_AN_INSTANCE(instance),
             "device": device,
             "profile": names.index(instance.profile) if instance.profile in names else NONE,
             "profile_name": instance.profile,
@@ -172,7 +181,7 @@ def pack_process(process: ProcessReading, device: int, on: DeviceReading) -> byt
     instance = next((one for one in on.mig if one.index == process.mig_instance), None)
     return PROCESS.pack(
         {
-            **same_named(process, ("memory_bytes", "started_at_ms", "pid", "sm_percent", "memory_percent", "name")),
+            **OF_A_PROCESS(process),
             "kind": ord(process.kind),
             "device": device,
             "mig": or_none(process.mig_instance),
@@ -182,15 +191,9 @@ def pack_process(process: ProcessReading, device: int, on: DeviceReading) -> byt
     )
 
 
+@cache
 def pack_product(product: ProductFacts) -> bytes:
     profiles = product.mig_profiles[:MIG_PROFILES]
-    names = (name for name in PRODUCT.fields if name != "mig_profile_count")
-    fixed = PRODUCT.pack({**same_named(product, names), "mig_profile_count": len(profiles)})
-    return (fixed + b"".join(pack_profile(profile) for profile in profiles)).ljust(layout.PRODUCT_SIZE, b"\0")
-
-
-def pack_profile(profile: MigProfileFacts) -> bytes:
-    return MIG_PROFILE.pack(same_named(profile, MIG_PROFILE.fields))
-
-
-NO_EVENTS = bytes(EVENTS * layout.EVENT.size)
+    fixed = PRODUCT.pack({**OF_A_PRODUCT(product), "mig_profile_count": len(profiles)})
+    packed = (MIG_PROFILE.pack(OF_A_PROFILE(profile)) for profile in profiles)
+    return (fixed + b"".join(packed)).ljust(layout.PRODUCT_SIZE, b"\0")

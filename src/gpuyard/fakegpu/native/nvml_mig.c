@@ -122,7 +122,7 @@ API nvmlReturn_t nvmlDeviceGetComputeInstanceId(nvmlDevice_t handle, unsigned *i
     return status;
 }
 
-/* A profile of the handle's product, by what `same` compares. */
+/* A profile of the handle's product, by NVML's number of its kind or by its own id. */
 struct profile_search {
     unsigned number;
     int by_kind;
@@ -152,7 +152,8 @@ static nvmlReturn_t profile_of(nvmlDevice_t handle, const void *out, struct prof
     return found ? NVML_SUCCESS : NVML_ERROR_NOT_SUPPORTED;
 }
 
-static nvmlReturn_t own_profile(nvmlDevice_t handle, const struct seen *seen, struct gy_mig_profile *profile) {
+/* The profile an instance was cut by. */
+static nvmlReturn_t own_profile(const struct seen *seen, struct gy_mig_profile *profile) {
     struct gy_reading reading;
     do {
         nvmlReturn_t status = nvml_begin(&reading);
@@ -161,7 +162,6 @@ static nvmlReturn_t own_profile(nvmlDevice_t handle, const struct seen *seen, st
             return NVML_ERROR_NOT_SUPPORTED;
         memcpy(profile, &reading.products[seen->device.product].mig_profiles[seen->mig.profile], sizeof *profile);
     } while (!nvml_still(&reading));
-    (void)handle;
     return NVML_SUCCESS;
 }
 
@@ -175,7 +175,7 @@ API nvmlReturn_t nvmlDeviceGetAttributes_v2(nvmlDevice_t handle, struct attribut
     struct gy_mig_profile profile = {0};
     nvmlReturn_t status = instance(handle, MIG_HANDLE, out, &seen);
     if (status != NVML_SUCCESS) return status;
-    own_profile(handle, &seen, &profile);
+    own_profile(&seen, &profile);
     *out = (struct attributes){seen.mig.multiprocessors, profile.copy_engines, profile.decoders, profile.encoders,
                                profile.jpegs, profile.ofas, seen.mig.slices, seen.mig.slices,
                                seen.mig.memory_total_bytes >> 20};
@@ -305,7 +305,7 @@ API nvmlReturn_t nvmlGpuInstanceGetInfo(nvmlDevice_t handle, struct gpu_instance
     struct seen seen;
     struct gy_mig_profile profile = {0};
     nvmlReturn_t status = instance(handle, GPU_INSTANCE_HANDLE, out, &seen);
-    if (status == NVML_SUCCESS) status = own_profile(handle, &seen, &profile);
+    if (status == NVML_SUCCESS) status = own_profile(&seen, &profile);
     if (status != NVML_SUCCESS) return status;
     *out = (struct gpu_instance_info){nvml_handle_for(DEVICE_HANDLE, seen.device.uuid), seen.mig.gpu_instance, profile.id,
                                       {seen.mig.index, seen.mig.slices}};
@@ -340,7 +340,7 @@ static nvmlReturn_t compute_profile_info(nvmlDevice_t handle, unsigned kind, str
                                          struct seen *seen) {
     struct gy_mig_profile profile = {0};
     nvmlReturn_t status = instance(handle, GPU_INSTANCE_HANDLE, out, seen);
-    if (status == NVML_SUCCESS) status = own_profile(handle, seen, &profile);
+    if (status == NVML_SUCCESS) status = own_profile(seen, &profile);
     if (status != NVML_SUCCESS) return status;
     if (kind != compute_profile(seen->mig.slices)) return NVML_ERROR_NOT_SUPPORTED;
     *out = (struct compute_profile){kind, seen->mig.slices, 1, seen->mig.multiprocessors, profile.copy_engines,

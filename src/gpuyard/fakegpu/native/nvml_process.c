@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-enum { COMPUTE = 'C', GRAPHICS = 'G', MPS = 'M', NO_INSTANCE = -1, MOST = 4096 };
+enum { COMPUTE = 'C', GRAPHICS = 'G', MPS = 'M' };
 
 struct process_info {
     unsigned pid;
@@ -73,6 +73,7 @@ static nvmlReturn_t list(nvmlDevice_t handle, unsigned kind, unsigned *count, vo
         for (uint32_t i = span.first; i < span.end; i++) {
             const struct gy_process *process = &reading.processes[i];
             if ((kind && !is_kind(process, kind)) || !belongs(process, &seen)) continue;
+            if (!gy_shows_process(&nvml_view, &reading, seen.position, i)) continue;
             if (found < room) write(out, found, process, &seen);
             found++;
         }

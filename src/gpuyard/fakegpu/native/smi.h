@@ -67,6 +67,10 @@ void smi_topology(struct smi *smi);
 /* Shared words. */
 const char *smi_now(char *text, size_t size, const char *format);
 unsigned long long smi_mib(uint64_t bytes);
+uint32_t smi_position(const struct smi *smi, const struct smi_gpu *gpu);
 int smi_shows_mig(struct smi *smi, uint32_t mig);
+int smi_shows_process(const struct smi *smi, const struct smi_gpu *gpu, uint32_t process);
+/* Where a GPU's processes lie, and how many of them are shown. */
+uint32_t smi_processes(const struct smi *smi, const struct smi_gpu *gpu, struct gy_span *span);
 
 #endif

@@ -255,10 +255,9 @@ static int run(const struct options *options) {
         code = smi_take(&smi, options->ids);
         if (code == EXIT_OK) code = show(&smi, options, round, csv, display);
         if (fflush(smi.out)) return EXIT_OTHER; /* Whoever read this has gone. */
-        if (code == EXIT_OK && smi.lost) code = EXIT_LOST;
         if (!options->interval_ms) break;
     }
-    return code;
+    return code == EXIT_OK && smi.lost ? EXIT_LOST : code;
 }
 
 static int print_version(void) {

@@ -35,12 +35,13 @@ void smi_process_monitor(struct smi *smi, int header) {
               "# Idx           #    C/G      %      %      %      %      %      %    name\n",
               smi->out);
     for (unsigned i = 0; i < smi->count; i++) {
-        struct gy_span span = gy_processes_of(&smi->reading, (uint32_t)(smi->gpus[i].device - smi->reading.devices));
-        if (span.first == span.end)
+        struct gy_span span;
+        if (!smi_processes(smi, &smi->gpus[i], &span))
             fprintf(smi->out, "%5u  %10s  %5s  %5s  %5s  %5s  %5s  %5s  %5s    %s\n", smi->gpus[i].index, "-", "-", "-", "-",
                     "-", "-", "-", "-", "-");
         for (uint32_t p = span.first; p < span.end; p++) {
             const struct gy_process *process = &smi->reading.processes[p];
+            if (!smi_shows_process(smi, &smi->gpus[i], p)) continue;
             const char *slash = strrchr(process->name, '/');
             fprintf(smi->out, "%5u  %10u  %5s  %5u  %5u  %5s  %5s  %5s  %5s    %-15.15s\n", smi->gpus[i].index, process->pid,
                     process->kind == 'M' ? "M+C" : process->kind == 'G' ? "G" : "C", process->sm_percent,

@@ -348,9 +348,10 @@ enum exit_code smi_query_apps(struct smi *smi, const char *fields, struct csv cs
     if (code != EXIT_OK) return code;
     print_header(&list, csv, smi->out);
     for (unsigned i = 0; i < smi->count; i++) {
-        struct gy_span span = gy_processes_of(&smi->reading, (uint32_t)(smi->gpus[i].device - smi->reading.devices));
+        struct gy_span span;
+        smi_processes(smi, &smi->gpus[i], &span);
         for (uint32_t p = span.first; p < span.end; p++)
-            if (smi->reading.processes[p].kind != 'G')
+            if (smi->reading.processes[p].kind != 'G' && smi_shows_process(smi, &smi->gpus[i], p))
                 print_row(&list, csv, &(struct row){smi, &smi->gpus[i], &smi->reading.processes[p]});
     }
     return EXIT_OK;

@@ -121,7 +121,7 @@ static const char *or_na(const char *text) { return *text ? text : "N/A"; }
 static const char *brand(const struct gy_product *product) { return product->brand == 2 ? "Tesla" : "NVIDIA"; }
 
 static void mig_devices(struct report *report, struct smi *smi, const struct smi_gpu *gpu) {
-    struct gy_span span = gy_migs_of(&smi->reading, (uint32_t)(gpu->device - smi->reading.devices));
+    struct gy_span span = gy_migs_of(&smi->reading, smi_position(smi, gpu));
     if (!gpu->device->mig_enabled || span.first == span.end) {
         item(report, "MIG Devices", "mig_devices", "None");
         return;
@@ -343,13 +343,14 @@ static void one_process(struct report *report, const struct gy_process *process)
 }
 
 static void processes(struct report *report, struct smi *smi, const struct smi_gpu *gpu) {
-    struct gy_span span = gy_processes_of(&smi->reading, (uint32_t)(gpu->device - smi->reading.devices));
-    if (span.first == span.end && !report->xml) {
+    struct gy_span span;
+    if (!smi_processes(smi, gpu, &span) && !report->xml) {
         item(report, "Processes", "processes", "None");
         return;
     }
     open_section(report, "Processes", "processes");
-    for (uint32_t p = span.first; p < span.end; p++) one_process(report, &smi->reading.processes[p]);
+    for (uint32_t p = span.first; p < span.end; p++)
+        if (smi_shows_process(smi, gpu, p)) one_process(report, &smi->reading.processes[p]);
     close_section(report, "processes");
 }
 

@@ -86,7 +86,7 @@ static void choose(struct smi *smi, const char *ids) {
     smi->visible = smi->count = smi->lost = 0;
     for (uint32_t i = 0; i < smi->reading.device_count; i++) {
         const struct gy_device *device = &smi->reading.devices[i];
-        if (!gy_shows_device(&smi->view, &smi->reading, i)) continue;
+        if (device->product >= smi->reading.product_count || !gy_shows_device(&smi->view, &smi->reading, i)) continue;
         struct smi_gpu gpu = {smi->visible++, device, &smi->reading.products[device->product]};
         if (!asked_for(ids, &gpu)) continue;
         if (device->health == GY_HEALTH_OFF_THE_BUS) say_lost(smi, &gpu);
@@ -119,5 +119,20 @@ const char *smi_now(char *text, size_t size, const char *format) {
 }
 
 unsigned long long smi_mib(uint64_t bytes) { return bytes >> 20; }
+
+uint32_t smi_position(const struct smi *smi, const struct smi_gpu *gpu) {
+    return (uint32_t)(gpu->device - smi->reading.devices);
+}
+
+uint32_t smi_processes(const struct smi *smi, const struct smi_gpu *gpu, struct gy_span *span) {
+    *span = gy_processes_of(&smi->reading, smi_position(smi, gpu));
+    uint32_t shown = 0;
+    for (uint32_t p = span->first; p < span->end; p++) shown += (uint32_t)smi_shows_process(smi, gpu, p);
+    return shown;
+}
+
+int smi_shows_process(const struct smi *smi, const struct smi_gpu *gpu, uint32_t process) {
+    return gy_shows_process(&smi->view, &smi->reading, smi_position(smi, gpu), process);
+}
 
 int smi_shows_mig(struct smi *smi, uint32_t mig) { return gy_shows_mig(&smi->view, &smi->reading, mig); }

@@ -78,7 +78,7 @@ static void mig_table(struct smi *smi) {
     int begun = 0;
     for (unsigned i = 0; i < smi->count; i++) {
         if (!smi->gpus[i].device->mig_enabled) continue;
-        struct gy_span span = gy_migs_of(&smi->reading, (uint32_t)(smi->gpus[i].device - smi->reading.devices));
+        struct gy_span span = gy_migs_of(&smi->reading, smi_position(smi, &smi->gpus[i]));
         if (!begun++) mig_heading(smi->out);
         if (span.first == span.end) fprintf(smi->out, "|  %-86s |\n%s", "No MIG devices found", WIDE);
         for (uint32_t m = span.first, index = 0; m < span.end; m++)
@@ -101,12 +101,12 @@ static void short_name(char *out, size_t size, const char *name) {
 }
 
 static void process_row(FILE *out, const struct smi_gpu *gpu, const struct gy_process *process) {
-    char gi[16], ci[16], name[39], memory[24];
+    char gi[16], ci[16], name[36], memory[24];
     instance_text(gi, sizeof gi, process->gpu_instance);
     instance_text(ci, sizeof ci, process->compute_instance);
     short_name(name, sizeof name, process->name);
     snprintf(memory, sizeof memory, "%lluMiB", smi_mib(process->memory_bytes));
-    fprintf(out, "| %4u %5s %4s %15u %6s%c   %-34s %10s |\n", gpu->index, gi, ci, process->pid,
+    fprintf(out, "| %4u %5s %4s %15u %5s%c   %-35s %10s |\n", gpu->index, gi, ci, process->pid,
             process->kind == 'M' ? "M+" : "", process->kind == 'M' ? 'C' : (char)process->kind, name, memory);
 }
 
@@ -117,9 +117,10 @@ static void process_table(struct smi *smi) {
     fputs("|=========================================================================================|\n", smi->out);
     unsigned found = 0;
     for (unsigned i = 0; i < smi->count; i++) {
-        struct gy_span span = gy_processes_of(&smi->reading, (uint32_t)(smi->gpus[i].device - smi->reading.devices));
-        for (uint32_t p = span.first; p < span.end; p++, found++)
-            process_row(smi->out, &smi->gpus[i], &smi->reading.processes[p]);
+        struct gy_span span;
+        found += smi_processes(smi, &smi->gpus[i], &span);
+        for (uint32_t p = span.first; p < span.end; p++)
+            if (smi_shows_process(smi, &smi->gpus[i], p)) process_row(smi->out, &smi->gpus[i], &smi->reading.processes[p]);
     }
     if (!found) fprintf(smi->out, "| %-87s |\n", " No running processes found");
     fputs(WIDE, smi->out);
@@ -136,7 +137,7 @@ void smi_list(struct smi *smi) {
     for (unsigned i = 0; i < smi->count; i++) {
         const struct smi_gpu *gpu = &smi->gpus[i];
         fprintf(smi->out, "GPU %u: %s (UUID: %s)\n", gpu->index, gpu->product->name, gpu->device->uuid);
-        struct gy_span span = gy_migs_of(&smi->reading, (uint32_t)(gpu->device - smi->reading.devices));
+        struct gy_span span = gy_migs_of(&smi->reading, smi_position(smi, gpu));
         for (uint32_t m = span.first, index = 0; m < span.end; m++) {
             const struct gy_mig *mig = &smi->reading.migs[m];
             if (smi_shows_mig(smi, m))

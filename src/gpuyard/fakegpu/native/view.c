@@ -21,10 +21,16 @@ static void read_environment(struct gy_view *view) {
     view->hidden = !*view->visible || !strcmp(view->visible, "void");
 }
 
+static int ends_by(uint64_t start, uint64_t count, size_t size, uint64_t end) { return start + count * size <= end; }
+
 static int fits(const struct gy_header *header, size_t size) {
-    size_t last = header->body_offset[0] > header->body_offset[1] ? header->body_offset[0] : header->body_offset[1];
-    return last + header->body_size <= size && header->products_at >= sizeof(struct gy_machine)
-           && header->processes_at + header->process_capacity * sizeof(struct gy_process) <= header->body_size;
+    const uint64_t *body = header->body_offset;
+    return ends_by(body[0], 1, header->body_size, size) && ends_by(body[1], 1, header->body_size, size)
+           && ends_by(0, 1, sizeof(struct gy_machine), header->products_at)
+           && ends_by(header->products_at, header->product_capacity, sizeof(struct gy_product), header->devices_at)
+           && ends_by(header->devices_at, header->device_capacity, sizeof(struct gy_device), header->migs_at)
+           && ends_by(header->migs_at, header->mig_capacity, sizeof(struct gy_mig), header->processes_at)
+           && ends_by(header->processes_at, header->process_capacity, sizeof(struct gy_process), header->body_size);
 }
 
 static enum gy_status check(struct gy_view *view, const struct gy_header *header, size_t size) {
@@ -166,8 +172,19 @@ static int listed(const struct gy_view *view, const struct gy_device *device, co
 
 int gy_shows_mig(const struct gy_view *view, const struct gy_reading *reading, uint32_t mig) {
     const struct gy_mig *one = &reading->migs[mig];
-    const struct gy_device *device = &reading->devices[at_most(one->device, reading->device_count - 1)];
-    return !strcmp(view->visible, "all") || listed(view, device, NULL) || listed(view, device, one);
+    uint32_t device = one->device;
+    if (!strcmp(view->visible, "all")) return 1;
+    if (device >= reading->device_count) return 0;
+    return listed(view, &reading->devices[device], NULL) || listed(view, &reading->devices[device], one);
+}
+
+int gy_shows_process(const struct gy_view *view, const struct gy_reading *reading, uint32_t device, uint32_t process) {
+    int32_t instance = reading->processes[process].mig;
+    struct gy_span migs = gy_migs_of(reading, device);
+    if (instance == GY_NONE || !strcmp(view->visible, "all")) return 1;
+    for (uint32_t i = migs.first; i < migs.end; i++)
+        if ((int32_t)reading->migs[i].index == instance) return gy_shows_mig(view, reading, i);
+    return 1;
 }
 
 int gy_shows_device(const struct gy_view *view, const struct gy_reading *reading, uint32_t device) {

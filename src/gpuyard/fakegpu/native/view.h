@@ -53,6 +53,8 @@ int gy_still(const struct gy_view *view, const struct gy_reading *reading);
 /* Whether the view shows the device or the MIG instance; a device shows when one of its instances does. */
 int gy_shows_device(const struct gy_view *view, const struct gy_reading *reading, uint32_t device);
 int gy_shows_mig(const struct gy_view *view, const struct gy_reading *reading, uint32_t mig);
+/* Whether the view shows a process of a device it shows: not one of an instance it does not show. */
+int gy_shows_process(const struct gy_view *view, const struct gy_reading *reading, uint32_t device, uint32_t process);
 
 /* The part of a list that lies within the counts of the reading. */
 struct gy_span {
