@@ -133,6 +133,7 @@ def test_counters_that_came_later_are_left_out_of_older_products() -> None:
     assert "DCGM_FI_PROF_" not in text
     assert "REMAP" not in text
     assert "NVLINK" not in text
+    assert "ENERGY" not in text
     newer = page(a_machine(a_device(product="Tesla T4")))
     assert "DCGM_FI_PROF_GR_ENGINE_ACTIVE" in newer
     assert "REMAP" not in newer

@@ -24,7 +24,7 @@ HOSTNAME_LABELS: Final = ("Hostname", "hostname")
 """The exporter's releases spell this label with a capital; its newest source does not."""
 LINES_PER_PIECE: Final = 2000
 OLDEST_PROFILED: Final = (7, 0)
-"""Profiling counters came with this compute capability,"""
+"""Profiling counters, and the one of energy, came with this compute capability,"""
 OLDEST_REMAPPING: Final = (8, 0)
 """and remapped memory rows with this one."""
 
@@ -123,7 +123,7 @@ METRICS: Final = (
     _whole_device(
         "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION",
         "Energy drawn since the driver was loaded (in mJ).",
-        attrgetter("energy_mj"),
+        _profiled(attrgetter("energy_mj")),
         "counter",
     ),
     _whole_device(
