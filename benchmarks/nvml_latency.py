@@ -110,8 +110,13 @@ def summary(call: str, readers: int, samples: list[list[int]]) -> Latency:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Time NVML calls of the fake library.")
     parser.add_argument("--readers", type=int, nargs="+", default=[1, 64])
+    parser.add_argument("--json", action="store_true", help="print the rows as JSON")
+    options = parser.parse_args()
+    if options.json:
+        print(msgspec.json.encode([row for readers in options.readers for row in measure(readers)]).decode())
+        return
     print(f"{'call':<14}{'readers':>8}{'median us':>12}{'p99 us':>10}   limit {LIMIT_US:g} us in the median")
-    for readers in parser.parse_args().readers:
+    for readers in options.readers:
         for row in measure(readers):
             print(f"{row.call:<14}{row.readers:>8}{row.median_us:>12.2f}{row.p99_us:>10.2f}")
 

@@ -10,6 +10,7 @@ import pytest
 
 from gpuyard.errors import FakeGpuError
 from gpuyard.fakegpu import build
+from gpuyard.platform.commands import Finished
 
 
 @pytest.fixture
@@ -70,6 +71,17 @@ def test_a_compiler_that_is_not_there(empty_cache: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv("CC", "/nowhere/cc")
     with pytest.raises(FakeGpuError, match="/nowhere/cc: No such file or directory"):
         build.library()
+
+
+def test_a_compiler_that_cannot_be_fetched_says_why(empty_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    refused = Finished(1, "ERROR: No matching distribution found for ziglang")
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setattr(build, "COMPILERS", ())
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr(build, "run", lambda command, timeout_s: refused)
+    with pytest.raises(FakeGpuError) as error:
+        build.library()
+    assert "ziglang (exit code 1):\n    ERROR: No matching distribution found for ziglang\n" in str(error.value)
 
 
 def test_the_next_compiler_is_tried(empty_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,6 +27,7 @@ from gpuyard.platform.commands import Finished, run
 SOURCES: Final = Path(__file__).with_name("native")
 LIBRARY: Final = "libnvidia-ml.so.1"
 NVIDIA_SMI: Final = "nvidia-smi"
+COMPILERS: Final = ("gcc", "cc", "clang", "musl-gcc")
 COMPILE_S: Final = 300.0
 INSTALL_S: Final = 600.0
 SHOWN_LINES: Final = 12
@@ -56,10 +57,14 @@ THE_PROGRAM: Final = Target(NVIDIA_SMI, "smi", PROGRAM_FLAGS)
 
 
 class Compiler(msgspec.Struct, frozen=True):
-    """A command that compiles C, and what it needs beside the flags to build a program without a C library."""
+    """A command that compiles C, and what it needs beside the flags to build a program without a C library.
+
+    One that could not be fetched carries the `problem` instead of being run.
+    """
 
     command: tuple[str, ...]
     static_flags: tuple[str, ...] = ()
+    problem: Finished | None = None
 
 
 def library() -> Path:
@@ -113,6 +118,8 @@ def build(target: Target, path: Path) -> None:
 
 
 def compile_with(compiler: Compiler, target: Target, made: Path) -> Finished:
+    if compiler.problem:
+        return compiler.problem
     static = compiler.static_flags if target.flags == PROGRAM_FLAGS else ()
     sources = [str(source) for source in target.sources()]
     command = [*compiler.command, *static, *COMMON_FLAGS, *target.flags, "-o", str(made), *sources]
@@ -132,7 +139,7 @@ def compilers() -> Iterator[Compiler]:
     if asked:
         yield Compiler(tuple(shlex.split(asked)))
         return
-    yield from (Compiler((found,)) for name in ("gcc", "cc", "clang") if (found := shutil.which(name)))
+    yield from (Compiler((found,)) for name in COMPILERS if (found := shutil.which(name)))
     yield zig()
 
 
@@ -143,6 +150,8 @@ def zig() -> Compiler:
         return Compiler((sys.executable, "-m", "ziglang", "cc"), static)
     place = cache_directory() / "ziglang"
     program = place / "ziglang" / "zig"
-    if not program.exists():
-        run([sys.executable, "-m", "pip", "install", "--quiet", "--target", str(place), "ziglang"], timeout_s=INSTALL_S)
-    return Compiler((str(program), "cc"), static)
+    if program.exists():
+        return Compiler((str(program), "cc"), static)
+    fetch = (sys.executable, "-m", "pip", "install", "--quiet", "--target", str(place), "ziglang")
+    done = run(fetch, timeout_s=INSTALL_S)
+    return Compiler(fetch, problem=done) if done.code else Compiler((str(program), "cc"), static)

@@ -202,6 +202,28 @@ def test_monitors_and_the_matrix(smi: Smi, two: None) -> None:
     assert "NV12" in smi("topo", "-m").stdout
 
 
+def test_what_a_gpu_can_be_cut_into_and_is(smi: Smi, two: None) -> None:
+    profiles = smi("mig", "-lgip", "-i", "1").stdout.splitlines()
+    assert {len(line) for line in profiles} == {81}
+    assert any(line.split()[1:6] == ["1", "MIG", "1g.10gb", "19", "5/7"] for line in profiles)
+    instances = smi("mig", "-lgi").stdout.splitlines()
+    assert {len(line) for line in instances} == {70}
+    assert [line.split()[1:6] for line in instances if "1g.10gb" in line] == [
+        ["1", "MIG", "1g.10gb", "19", "7"],
+        ["1", "MIG", "1g.10gb", "19", "8"],
+    ]
+    assert {len(line) for line in smi("mig", "-lci").stdout.splitlines()} == {70}
+    assert smi("mig", "-cgi", "19").returncode == 3
+
+
+def test_other_queries(smi: Smi, two: None) -> None:
+    words = ("--query-remapped-rows=gpu_bus_id,remapped_rows.uncorrectable", "--format=csv,noheader", "-i", "0")
+    assert smi(*words).stdout == "00000000:07:00.0, 2\n"
+    clocks = smi("--query-supported-clocks=mem,gr", "--format=csv", "-i", "0").stdout.splitlines()
+    assert clocks[:3] == ["memory [MHz], graphics [MHz]", "1593 MHz, 1410 MHz", "1593 MHz, 1395 MHz"]
+    assert smi("--query-retired-pages=gpu_uuid,retired_pages.cause", "--format=csv,noheader").stdout == ""
+
+
 def test_the_version(smi: Smi, two: None) -> None:
     assert "DRIVER version      : 570.195.03\nCUDA Version        : 12.8\n" in smi("--version").stdout
 

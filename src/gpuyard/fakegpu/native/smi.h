@@ -48,10 +48,10 @@ struct csv {
     int header, units;
 };
 
-enum exit_code smi_query_gpus(struct smi *smi, const char *fields, struct csv csv);
-enum exit_code smi_query_apps(struct smi *smi, const char *fields, struct csv csv);
-void smi_help_query_gpus(FILE *out);
-void smi_help_query_apps(FILE *out);
+/* The queries are numbered from zero; past the last the option is NULL. */
+const char *smi_query_option(int query);
+enum exit_code smi_query(struct smi *smi, int query, const char *fields, struct csv csv);
+void smi_query_help(int query, FILE *out);
 
 void smi_table(struct smi *smi);
 void smi_list(struct smi *smi);
@@ -63,6 +63,10 @@ void smi_report(struct smi *smi, int xml, unsigned display);
 void smi_device_monitor(struct smi *smi, int header);
 void smi_process_monitor(struct smi *smi, int header);
 void smi_topology(struct smi *smi);
+
+void smi_mig_profiles(struct smi *smi);
+void smi_mig_instances(struct smi *smi);
+void smi_mig_compute_instances(struct smi *smi);
 
 /* Shared words. */
 const char *smi_now(char *text, size_t size, const char *format);

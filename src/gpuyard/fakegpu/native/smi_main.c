@@ -6,10 +6,23 @@
 #include <string.h>
 #include <time.h>
 
-enum mode { TABLE, LIST, REPORT, QUERY_GPUS, QUERY_APPS, DEVICE_MONITOR, PROCESS_MONITOR, TOPOLOGY, CHANGE };
+enum mode {
+    TABLE,
+    LIST,
+    REPORT,
+    QUERY,
+    DEVICE_MONITOR,
+    PROCESS_MONITOR,
+    TOPOLOGY,
+    MIG_PROFILES,
+    MIG_INSTANCES,
+    MIG_COMPUTE_INSTANCES,
+    CHANGE
+};
 
 struct options {
     enum mode mode;
+    int query; /* Which one, for the mode of that name. */
     const char *ids, *fields, *format, *file, *display, *change;
     int xml;
     long interval_ms; /* Zero: once. */
@@ -39,6 +52,7 @@ static const char HELP[] =
     "  SELECTIVE QUERY OPTIONS:\n"
     "    --query-gpu=                Some fields of each GPU; --help-query-gpu lists them.\n"
     "    --query-compute-apps=       Some fields of each process; --help-query-compute-apps lists them.\n"
+    "    --query-remapped-rows=, --query-supported-clocks=, --query-retired-pages=, --query-accounted-apps=\n"
     "    [mandatory]\n"
     "    --format=                   csv[,noheader][,nounits]\n"
     "    [plus any of]\n"
@@ -47,7 +61,8 @@ static const char HELP[] =
     "  MONITORS:\n"
     "    dmon [-c N] [-d SECONDS]    One line a GPU, again and again.\n"
     "    pmon [-c N] [-d SECONDS]    One line a process, again and again.\n"
-    "    topo -m                     How the GPUs are connected.\n\n"
+    "    topo -m                     How the GPUs are connected.\n"
+    "    mig -lgip | -lgi | -lci     What GPUs can be cut into, and what they are cut into.\n\n"
     "The state is read from $GPUYARD_FAKE_STATE (or /run/gpuyard-fake); NVIDIA_VISIBLE_DEVICES chooses what is seen.\n";
 
 static int bad_option(const char *option) {
@@ -133,20 +148,28 @@ static int text_option(struct options *options, int count, char **words, int *at
     const struct {
         struct option option;
         const char **place;
-        int mode;
     } known[] = {
-        {{"-i", "--id"}, &options->ids, -1},
-        {{"-f", "--filename"}, &options->file, -1},
-        {{"-d", "--display"}, &options->display, -1},
-        {{"--format", "--format"}, &options->format, -1},
-        {{"--query-gpu", "--query-gpu"}, &options->fields, QUERY_GPUS},
-        {{"--query-compute-apps", "--query-compute-apps"}, &options->fields, QUERY_APPS},
+        {{"-i", "--id"}, &options->ids},
+        {{"-f", "--filename"}, &options->file},
+        {{"-d", "--display"}, &options->display},
+        {{"--format", "--format"}, &options->format},
     };
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
         const char *value = value_of(known[i].option, count, words, at);
+        if (value) *known[i].place = value;
+        if (value) return 1;
+    }
+    return 0;
+}
+
+static int query_option(struct options *options, int count, char **words, int *at) {
+    const char *name;
+    for (int query = 0; (name = smi_query_option(query)); query++) {
+        const char *value = value_of((struct option){name, name}, count, words, at);
         if (!value) continue;
-        *known[i].place = value;
-        if (known[i].mode >= 0) options->mode = (enum mode)known[i].mode;
+        options->mode = QUERY;
+        options->query = query;
+        options->fields = value;
         return 1;
     }
     return 0;
@@ -156,13 +179,13 @@ static int text_option(struct options *options, int count, char **words, int *at
 static int read_options(struct options *options, int count, char **words) {
     for (int at = 1; at < count; at++) {
         if (mode_option(options, words[at]) || text_option(options, count, words, &at)) continue;
+        if (query_option(options, count, words, &at)) continue;
         int loop = loop_option(options, count, words, &at);
         if (loop < 0) return bad_combination();
         if (loop || change_option(options, count, words, &at)) continue;
         return bad_option(words[at]);
     }
-    int queries = options->mode == QUERY_GPUS || options->mode == QUERY_APPS;
-    if (queries != (options->format != NULL) || (options->xml && options->mode != REPORT)) return bad_combination();
+    if ((options->mode == QUERY) != (options->format != NULL) || (options->xml && options->mode != REPORT)) return bad_combination();
     if (options->display && options->mode != REPORT) return bad_combination();
     return 0;
 }
@@ -185,6 +208,19 @@ static int read_monitor(struct options *options, int count, char **words) {
         }
     }
     return 0;
+}
+
+static int read_mig(struct options *options, int count, char **words) {
+    options->mode = CHANGE;
+    for (int at = 2; at < count; at++) {
+        const char *value;
+        if (is(words[at], "-lgip", "--list-gpu-instance-profiles")) options->mode = MIG_PROFILES;
+        else if (is(words[at], "-lgi", "--list-gpu-instances")) options->mode = MIG_INSTANCES;
+        else if (is(words[at], "-lci", "--list-compute-instances")) options->mode = MIG_COMPUTE_INSTANCES;
+        else if ((value = value_of((struct option){"-i", "--id"}, count, words, &at))) options->ids = value;
+        else options->change = words[at];
+    }
+    return options->mode == CHANGE && !options->change ? bad_combination() : 0;
 }
 
 static int read_format(const char *text, struct csv *csv) {
@@ -223,11 +259,13 @@ static enum exit_code show(struct smi *smi, const struct options *options, long 
     switch (options->mode) {
         case LIST: smi_list(smi); return EXIT_OK;
         case REPORT: smi_report(smi, options->xml, display); return EXIT_OK;
-        case QUERY_GPUS: return smi_query_gpus(smi, options->fields, csv);
-        case QUERY_APPS: return smi_query_apps(smi, options->fields, csv);
+        case QUERY: return smi_query(smi, options->query, options->fields, csv);
         case DEVICE_MONITOR: smi_device_monitor(smi, round % 20 == 0); return EXIT_OK;
         case PROCESS_MONITOR: smi_process_monitor(smi, round % 20 == 0); return EXIT_OK;
         case TOPOLOGY: smi_topology(smi); return EXIT_OK;
+        case MIG_PROFILES: smi_mig_profiles(smi); return EXIT_OK;
+        case MIG_INSTANCES: smi_mig_instances(smi); return EXIT_OK;
+        case MIG_COMPUTE_INSTANCES: smi_mig_compute_instances(smi); return EXIT_OK;
         case CHANGE: return change(smi, options);
         default: smi_table(smi); return EXIT_OK;
     }
@@ -271,17 +309,28 @@ static int print_version(void) {
     return EXIT_OK;
 }
 
+/* What is asked for before anything else: help and the version. A negative number: nothing of the kind. */
+static int told(const char *word) {
+    const char *name;
+    if (is(word, "-h", "--help")) return fputs(HELP, stdout) < 0;
+    if (!strcmp(word, "--version")) return print_version();
+    if (strncmp(word, "--help-", 7)) return -1;
+    for (int query = 0; (name = smi_query_option(query)); query++)
+        if (!strcmp(word + 7, name + 2)) return smi_query_help(query, stdout), EXIT_OK;
+    return -1;
+}
+
 int main(int count, char **words) {
     struct options options = {.mode = TABLE};
-    int code = 0;
+    const char *first = count > 1 ? words[1] : "";
     for (int i = 1; i < count; i++) {
-        if (is(words[i], "-h", "--help")) return fputs(HELP, stdout) < 0;
-        if (!strcmp(words[i], "--version")) return print_version();
-        if (!strcmp(words[i], "--help-query-gpu")) return smi_help_query_gpus(stdout), EXIT_OK;
-        if (!strcmp(words[i], "--help-query-compute-apps")) return smi_help_query_apps(stdout), EXIT_OK;
+        int code = told(words[i]);
+        if (code >= 0) return code;
     }
-    if (count > 1 && (!strcmp(words[1], "dmon") || !strcmp(words[1], "pmon"))) code = read_monitor(&options, count, words);
-    else if (count > 1 && !strcmp(words[1], "topo")) options.mode = TOPOLOGY;
+    int code = 0;
+    if (!strcmp(first, "dmon") || !strcmp(first, "pmon")) code = read_monitor(&options, count, words);
+    else if (!strcmp(first, "mig")) code = read_mig(&options, count, words);
+    else if (!strcmp(first, "topo")) options.mode = TOPOLOGY;
     else code = read_options(&options, count, words);
     return code ? code : run(&options);
 }

@@ -1,15 +1,16 @@
-/* --query-gpu and --query-compute-apps: chosen fields as comma-separated values. */
+/* --query-gpu, --query-compute-apps and their like: chosen fields as comma-separated values. */
 #include "smi.h"
 
 #include <string.h>
 
 enum { VALUE = 320, FIELDS = 256 };
 
-/* What a field is read off: a GPU, and for the applications also a process. */
+/* What a field is read off: a GPU, for the applications also a process, for the clocks also one of them. */
 struct row {
     struct smi *smi;
     const struct smi_gpu *gpu;
     const struct gy_process *process;
+    unsigned graphics_mhz;
 };
 
 /* Writes the value without its unit, or gives zero where the device has no such thing. */
@@ -113,11 +114,16 @@ ECC(aggregate_corrected, device->ecc_aggregate_corrected)
 ECC(aggregate_uncorrected, device->ecc_aggregate_uncorrected)
 ECC(ecc_none, 0)
 
+NUMBER(rows_corrected, device->has_ecc && product->compute_major >= 8, device->remapped_rows_corrected)
+NUMBER(rows_uncorrected, device->has_ecc && product->compute_major >= 8, device->remapped_rows_uncorrected)
+NUMBER(rows_none, device->has_ecc && product->compute_major >= 8, 0)
+
 /* ------------------------------------------------------------------------------------------------ applications */
 
 READ(process_id, 1, "%u", row->process->pid)
 READ(process_name, 1, "%s", row->process->name)
 MIB(process_memory, row->process->memory_bytes)
+NUMBER(supported_graphics, 1, row->graphics_mhz)
 
 struct field {
     const char *name; /* As the heading shows it. */
@@ -262,25 +268,54 @@ static const struct field GPU_FIELDS[] = {
     {"numa.node", "numa_node", "", numa},
 };
 
+/* How every other query names its GPU. */
+#define GPU_NAMES                                                                                          \
+    {"timestamp", "", "", timestamp}, {"gpu_name", "name", "", name}, {"gpu_bus_id", "pci.bus_id", "", bus_id}, \
+        {"gpu_serial", "serial", "", serial}, {"gpu_uuid", "uuid", "", uuid}
+
 static const struct field APP_FIELDS[] = {
-    {"timestamp", "", "", timestamp},
-    {"gpu_name", "name", "", name},
-    {"gpu_bus_id", "pci.bus_id", "", bus_id},
-    {"gpu_serial", "serial", "", serial},
-    {"gpu_uuid", "uuid", "", uuid},
+    GPU_NAMES,
     {"pid", "", "", process_id},
     {"process_name", "", "", process_name},
     {"used_gpu_memory", "used_memory", "MiB", process_memory},
 };
 
+static const struct field ROW_FIELDS[] = {
+    GPU_NAMES,
+    {"remapped_rows.correctable", "", "", rows_corrected},
+    {"remapped_rows.uncorrectable", "", "", rows_uncorrected},
+    {"remapped_rows.pending", "", "", rows_none},
+    {"remapped_rows.failure", "", "", rows_none},
+};
+
+static const struct field CLOCK_FIELDS[] = {
+    GPU_NAMES,
+    {"memory", "mem", "MHz", max_memory},
+    {"graphics", "gr", "MHz", supported_graphics},
+};
+
+static const struct field PAGE_FIELDS[] = {
+    GPU_NAMES,
+    {"retired_pages.address", "", "", absent},
+    {"retired_pages.cause", "", "", absent},
+};
+
+static const struct field ACCOUNTED_FIELDS[] = {
+    GPU_NAMES,
+    {"pid", "", "", absent},
+    {"gpu_utilization", "gpu_util", "%", absent},
+    {"mem_utilization", "mem_util", "%", absent},
+    {"max_memory_usage", "max_mem_usage", "MiB", absent},
+    {"time", "", "ms", absent},
+};
+
 struct field_list {
     const struct field *known;
     size_t size;
+    struct csv csv;
     const struct field *chosen[FIELDS];
     unsigned count;
 };
-
-#define FIELD_LIST(fields) {fields, sizeof fields / sizeof *fields, {0}, 0}
 
 /* --------------------------------------------------------------------------------------------------- choosing fields */
 
@@ -311,8 +346,8 @@ static enum exit_code choose(struct field_list *list, const char *words, FILE *o
 
 /* ---------------------------------------------------------------------------------------------------------- printing */
 
-static void print_header(const struct field_list *list, struct csv csv, FILE *out) {
-    if (!csv.header) return;
+static void print_header(const struct field_list *list, FILE *out) {
+    if (!list->csv.header) return;
     for (unsigned i = 0; i < list->count; i++) {
         const struct field *field = list->chosen[i];
         fprintf(out, "%s%s", i ? ", " : "", field->name);
@@ -321,60 +356,79 @@ static void print_header(const struct field_list *list, struct csv csv, FILE *ou
     fputc('\n', out);
 }
 
-static void print_row(const struct field_list *list, struct csv csv, const struct row *row) {
+static void print_row(const struct field_list *list, const struct row *row) {
     char value[VALUE];
     FILE *out = row->smi->out;
     for (unsigned i = 0; i < list->count; i++) {
         const struct field *field = list->chosen[i];
         int has_it = field->read(row, value);
         fprintf(out, "%s%s", i ? ", " : "", has_it ? value : "[N/A]");
-        if (has_it && csv.units && *field->unit) fprintf(out, " %s", field->unit);
+        if (has_it && list->csv.units && *field->unit) fprintf(out, " %s", field->unit);
     }
     fputc('\n', out);
 }
 
-enum exit_code smi_query_gpus(struct smi *smi, const char *fields, struct csv csv) {
-    struct field_list list = FIELD_LIST(GPU_FIELDS);
+/* The rows of a query about one GPU. */
+typedef void rows(const struct field_list *list, struct smi *smi, const struct smi_gpu *gpu);
+
+static void one_row(const struct field_list *list, struct smi *smi, const struct smi_gpu *gpu) {
+    print_row(list, &(struct row){smi, gpu, NULL, 0});
+}
+
+static void no_rows(const struct field_list *list, struct smi *smi, const struct smi_gpu *gpu) {
+    (void)list, (void)smi, (void)gpu;
+}
+
+static void process_rows(const struct field_list *list, struct smi *smi, const struct smi_gpu *gpu) {
+    struct gy_span span;
+    smi_processes(smi, gpu, &span);
+    for (uint32_t p = span.first; p < span.end; p++)
+        if (smi->reading.processes[p].kind != 'G' && smi_shows_process(smi, gpu, p))
+            print_row(list, &(struct row){smi, gpu, &smi->reading.processes[p], 0});
+}
+
+enum { STEP_MHZ = 15, LEAST_MHZ = 210 };
+
+static void clock_rows(const struct field_list *list, struct smi *smi, const struct smi_gpu *gpu) {
+    for (unsigned mhz = gpu->product->graphics_max_mhz; mhz >= LEAST_MHZ; mhz -= STEP_MHZ)
+        print_row(list, &(struct row){smi, gpu, NULL, mhz});
+}
+
+#define QUERY(option, fields, rows) {option, fields, sizeof fields / sizeof *fields, rows}
+
+static const struct {
+    const char *option;
+    const struct field *fields;
+    size_t size;
+    rows *rows;
+} QUERIES[] = {
+    QUERY("--query-gpu", GPU_FIELDS, one_row),
+    QUERY("--query-compute-apps", APP_FIELDS, process_rows),
+    QUERY("--query-remapped-rows", ROW_FIELDS, one_row),
+    QUERY("--query-supported-clocks", CLOCK_FIELDS, clock_rows),
+    QUERY("--query-retired-pages", PAGE_FIELDS, no_rows),
+    QUERY("--query-accounted-apps", ACCOUNTED_FIELDS, no_rows),
+};
+
+enum { COUNT = sizeof QUERIES / sizeof *QUERIES };
+
+const char *smi_query_option(int query) { return query < COUNT ? QUERIES[query].option : NULL; }
+
+enum exit_code smi_query(struct smi *smi, int query, const char *fields, struct csv csv) {
+    struct field_list list = {.known = QUERIES[query].fields, .size = QUERIES[query].size, .csv = csv};
     enum exit_code code = choose(&list, fields, smi->out);
     if (code != EXIT_OK) return code;
-    print_header(&list, csv, smi->out);
-    for (unsigned i = 0; i < smi->count; i++) print_row(&list, csv, &(struct row){smi, &smi->gpus[i], NULL});
+    print_header(&list, smi->out);
+    for (unsigned i = 0; i < smi->count; i++) QUERIES[query].rows(&list, smi, &smi->gpus[i]);
     return EXIT_OK;
 }
 
-enum exit_code smi_query_apps(struct smi *smi, const char *fields, struct csv csv) {
-    struct field_list list = FIELD_LIST(APP_FIELDS);
-    enum exit_code code = choose(&list, fields, smi->out);
-    if (code != EXIT_OK) return code;
-    print_header(&list, csv, smi->out);
-    for (unsigned i = 0; i < smi->count; i++) {
-        struct gy_span span;
-        smi_processes(smi, &smi->gpus[i], &span);
-        for (uint32_t p = span.first; p < span.end; p++)
-            if (smi->reading.processes[p].kind != 'G' && smi_shows_process(smi, &smi->gpus[i], p))
-                print_row(&list, csv, &(struct row){smi, &smi->gpus[i], &smi->reading.processes[p]});
-    }
-    return EXIT_OK;
-}
-
-/* -------------------------------------------------------------------------------------------------------------- help */
-
-static void help(const struct field_list *list, const char *what, FILE *out) {
-    fprintf(out, "List of valid properties to query for the switch \"%s\":\n\n", what);
-    for (size_t i = 0; i < list->size; i++) {
-        const struct field *field = &list->known[i];
+void smi_query_help(int query, FILE *out) {
+    fprintf(out, "List of valid properties to query for the switch \"%s=\":\n\n", QUERIES[query].option);
+    for (size_t i = 0; i < QUERIES[query].size; i++) {
+        const struct field *field = &QUERIES[query].fields[i];
         fprintf(out, "\"%s\"", field->name);
         if (*field->other) fprintf(out, " or \"%s\"", field->other);
         fprintf(out, "%s%s%s\n", *field->unit ? " (" : "", field->unit, *field->unit ? ")" : "");
     }
-}
-
-void smi_help_query_gpus(FILE *out) {
-    struct field_list list = FIELD_LIST(GPU_FIELDS);
-    help(&list, "--query-gpu=", out);
-}
-
-void smi_help_query_apps(FILE *out) {
-    struct field_list list = FIELD_LIST(APP_FIELDS);
-    help(&list, "--query-compute-apps=", out);
 }
