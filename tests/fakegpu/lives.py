@@ -98,7 +98,11 @@ faults = st.sampled_from(
     )
 ).map(read_fault)
 broken = st.builds(
-    Broken, machine=machines, gpu=gpus, fault=faults, for_ms=st.none() | seconds.map(lambda second: second * SECOND)
+    Broken,
+    machine=machines,
+    gpu=gpus,
+    fault=faults,
+    for_ms=st.none() | st.integers(1, LAST_SECOND).map(lambda second: second * SECOND),
 )
 events = started | st.builds(Stopped, machine=machines, task=tasks) | broken | st.builds(Healed, machines, gpus)
 

@@ -361,6 +361,10 @@ def test_a_task_whose_instance_is_gone_ends() -> None:
 # ------------------------------------------------------------------------------------------- what cannot be done
 
 
+def breaks(engine: Engine, for_ms: int) -> None:
+    engine.fault("node-1", 0, read_fault("throttle"), for_ms=for_ms)
+
+
 def test_what_cannot_be_is_told(engine: Engine) -> None:
     engine.start("node-1", 0, "train", memory_bytes=70 << 30)
     cannot: list[tuple[Callable[[], None], str]] = [
@@ -372,6 +376,7 @@ def test_what_cannot_be_is_told(engine: Engine) -> None:
         (lambda: engine.start("node-1", 0, "x", pid=0), "0 is not a process id"),
         (lambda: engine.stop("node-1", "trian"), 'no task "trian" runs on node-1; did you mean "train"?'),
         (lambda: engine.advance(-1), "time cannot go back"),
+        (lambda: breaks(engine, 0), "a fault must last some time, not 0 ms"),
     ]
     before = engine.reading("node-1")
     for call, words in cannot:

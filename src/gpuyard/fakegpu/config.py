@@ -229,7 +229,7 @@ class _Reader:
             task=entry.task or f"task-{number}",
             profile=profile,
             at_ms=read_duration(entry.at, place.at("at")) or 0,
-            for_ms=read_duration(entry.for_, place.at("for")),
+            for_ms=_lasting(entry.for_, place.at("for")),
             pid=entry.pid,
             name=entry.command or "",
             memory_bytes=memory,
@@ -244,7 +244,7 @@ class _Reader:
             gpu=index,
             fault=place.at("fault").read(lambda text, _: read_fault(text), entry.fault, "fault"),
             at_ms=read_duration(entry.at, place.at("at")) or 0,
-            for_ms=read_duration(entry.for_, place.at("for")),
+            for_ms=_lasting(entry.for_, place.at("for")),
         )
 
     def _where(self, entry: OnGpuFields, place: Place) -> tuple[str, int, GpuSpec]:
@@ -389,6 +389,14 @@ def _given(metrics: MetricsSpec | None, total_bytes: int, place: Place) -> Given
 
 def _holder(spec: HolderSpec | None) -> Holder | None:
     return None if spec is None else Holder(spec.namespace, spec.pod, spec.container)
+
+
+def _lasting(text: str | None, place: Place) -> int | None:
+    """How long something lasts; for good where nothing is said."""
+    lasting_ms = read_duration(text, place)
+    if lasting_ms == 0:
+        raise place.error("for must be some time, not 0", "write it as 90s, 10m or 1h30m; leave it out for good")
+    return lasting_ms
 
 
 def _version(text: str | None, default: str, place: Place) -> str:

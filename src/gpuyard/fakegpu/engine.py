@@ -315,6 +315,8 @@ class Engine:
     def fault(self, machine: str, gpu: int | str, fault: Fault, *, for_ms: int | None = None) -> int:
         """A fault begins; its number."""
         at = self._register.gpu(machine, gpu)
+        if for_ms is not None and for_ms < 1:
+            raise InputError(f"a fault must last some time, not {for_ms} ms", fix="leave it out for a fault that stays")
         until_ms = None if for_ms is None else self.now_ms + for_ms
         number = self._trouble.begin(at, fault, self.now_ms, until_ms, self._devices)
         self._settle([at])
