@@ -86,7 +86,8 @@ class Load:
     """Rows of tasks, as columns."""
 
     def __init__(self, seed: int) -> None:
-        self.seed: Final = seed
+        self._seed: Final = _mixed(np.array([seed & 0xFFFF_FFFF_FFFF_FFFF], np.uint64))
+        """The seed, scattered; one number for all rows."""
         self.phases: Final = Phases()
         self.gpu = _no_rows()
         """The GPU it runs on; -1 where the row is free."""
@@ -102,6 +103,9 @@ class Load:
         self.until = _no_rows()
         self.next_ms = _no_rows()
         """When anything about it changes next."""
+        self.low = _no_rows()
+        """Utilisation of its phase at least, how much more it may be, and what it is now."""
+        self.spread = _no_rows()
         self.percent = _no_rows()
         self.memory = _no_rows()
         self.own_memory = _no_rows()
@@ -116,7 +120,7 @@ class Load:
         """More rows, all free."""
         old = len(self.gpu)
         for name, column in list(vars(self).items()):
-            if isinstance(column, np.ndarray):
+            if isinstance(column, np.ndarray) and name != "_seed":
                 setattr(self, name, np.concatenate((column, np.zeros(more, column.dtype))))
         self.gpu[old:] = -1
         self.next_ms[old:] = NEVER
@@ -166,12 +170,13 @@ class Load:
         self._enter(rows)
 
     def _enter(self, rows: Ints) -> None:
-        """What holds for a whole phase: when it ends and how much memory it takes."""
+        """What holds for a whole phase: when it ends, its utilisation and how much memory it takes."""
         over = self.round[rows] >= self.rounds[rows]
         table = self.phases.table[self.first[rows] + self.phase[rows]]
-        time = table[:, TIME]
-        endless = over | (time == NEVER)
-        self.until[rows] = np.where(endless, NEVER, self.entered[rows] + np.where(endless, 0, time))
+        endless = over | (table[:, TIME] == NEVER)
+        self.until[rows] = np.where(endless, NEVER, self.entered[rows] + np.where(endless, 0, table[:, TIME]))
+        self.low[rows] = np.where(over, 0, table[:, LOW])
+        self.spread[rows] = np.where(over, 0, table[:, HIGH] - table[:, LOW])
         going = rows[~over]
         self.memory[going] = self._phase_memory(going, table[~over])
 
@@ -185,20 +190,16 @@ class Load:
 
     def _draw(self, rows: Ints, at_ms: Ints) -> None:
         """What holds from now: the utilisation, and until when."""
-        over = self.round[rows] >= self.rounds[rows]
-        table = self.phases.table[self.first[rows] + self.phase[rows]]
-        low, high = table[:, LOW], table[:, HIGH]
         slot = at_ms // DRAW_EVERY_MS
-        drawn = low + self._random(rows, slot, 0, high - low + 1)
-        self.percent[rows] = np.where(over, 0, drawn)
-        again = np.where(over | (low == high), NEVER, (slot + 1) * DRAW_EVERY_MS)
+        spread = self.spread[rows]
+        self.percent[rows] = self.low[rows] + self._random(rows, slot, 0, spread + 1)
+        again = np.where(spread == 0, NEVER, (slot + 1) * DRAW_EVERY_MS)
         self.next_ms[rows] = np.minimum(self.until[rows], again)
 
     def _random(self, rows: Ints, about: Ints, salt: int, sides: Ints) -> Ints:
         """A number below `sides` that depends on seed, task, what it is about and nothing else."""
-        mixed = self.key[rows] ^ _mixed(about.astype(np.uint64) * _U64(2) + _U64(salt))
-        mixed = _mixed(mixed ^ _mixed(np.full(1, self.seed & 0xFFFF_FFFF_FFFF_FFFF, np.uint64)))
-        return (mixed % np.maximum(sides, 1).astype(np.uint64)).astype(np.int64)
+        mixed = _mixed(_mixed(about.view(np.uint64) * _U64(2) + _U64(salt)) ^ self.key[rows] ^ self._seed)
+        return (mixed % sides.view(np.uint64)).view(np.int64)
 
     def rows_of(self, chosen: Bools) -> Ints:
         """Rows on the GPUs that are marked."""
