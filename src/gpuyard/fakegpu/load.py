@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuyard.fakegpu.physics import Bools, Ints
-from gpuyard.fakegpu.profile import FULL_MILLI_PERCENT, Profile
+from gpuyard.fakegpu.profile import FULL_MILLI_PERCENT, Memory, Phase, Profile
 
 NEVER: Final = np.iinfo(np.int64).max
 DRAW_EVERY_MS: Final = 10_000
@@ -22,7 +22,13 @@ DRAW_EVERY_MS: Final = 10_000
 WHOLE_SHARE: Final = 7
 """A task on a whole GPU counts in full; one on a MIG instance by its slices of seven."""
 
+ROWS_AT_FIRST: Final = 64
+
 _U64 = np.uint64
+
+
+TIME, LOW, HIGH, MEMORY_LOW, MEMORY_HIGH, RELATIVE = range(6)
+"""Columns of the table of phases."""
 
 
 class Phases:
@@ -31,22 +37,27 @@ class Phases:
     def __init__(self) -> None:
         self._start: dict[Profile, int] = {}
         self._rows: list[tuple[int, int, int, int, int, int]] = []
-        self.table = np.zeros((0, 6), np.int64)
+        self._table = np.zeros((0, 6), np.int64)
+
+    @property
+    def table(self) -> Ints:
+        if len(self._table) < len(self._rows):
+            self._table = np.array(self._rows, np.int64)
+        return self._table
 
     def start_of(self, profile: Profile) -> int:
         """Where the phases of a profile are; they are added when it is first seen."""
         if profile not in self._start:
             self._start[profile] = len(self._rows)
-            for phase in profile.phases:
-                memory = phase.memory
-                low, high, relative = (memory.low, memory.high, int(memory.relative)) if memory else (-1, -1, 0)
-                time_ms = NEVER if phase.time_ms is None else phase.time_ms
-                self._rows.append((time_ms, phase.low_percent, phase.high_percent, low, high, relative))
-            self.table = np.array(self._rows, np.int64)
+            self._rows.extend(_row(phase) for phase in profile.phases)
         return self._start[profile]
 
 
-TIME, LOW, HIGH, MEMORY_LOW, MEMORY_HIGH, RELATIVE = range(6)
+def _row(phase: Phase) -> tuple[int, int, int, int, int, int]:
+    """A phase as a row; a memory of -1 is the task's own."""
+    time_ms = NEVER if phase.time_ms is None else phase.time_ms
+    memory = phase.memory or Memory(-1, -1, relative=False)
+    return time_ms, phase.low_percent, phase.high_percent, memory.low, memory.high, int(memory.relative)
 
 
 class Needs(NamedTuple):
@@ -72,56 +83,53 @@ class Start(NamedTuple):
 
 
 class Load:
-    """Rows of tasks. `gpu` is -1 where a row is free."""
-
-    _COLUMNS: Final = (
-        "gpu", "first", "count", "rounds", "phase", "round", "entered", "until", "next_ms",
-        "percent", "memory", "own_memory", "whole", "room", "share",
-    )  # fmt: skip
+    """Rows of tasks, as columns."""
 
     def __init__(self, seed: int) -> None:
-        self.seed = seed
-        self.phases = Phases()
+        self._seed: Final = _mixed(np.array([seed & 0xFFFF_FFFF_FFFF_FFFF], np.uint64))
+        """The seed, scattered; one number for all rows."""
+        self.phases: Final = Phases()
+        self.gpu = _no_rows()
+        """The GPU it runs on; -1 where the row is free."""
+        self.key = np.zeros(0, np.uint64)
+        self.first = _no_rows()
+        """Where the phases of its profile start, how many there are and how often they are gone through."""
+        self.count = _no_rows()
+        self.rounds = _no_rows()
+        self.phase = _no_rows()
+        """The phase and round it is in, since when and until when."""
+        self.round = _no_rows()
+        self.entered = _no_rows()
+        self.until = _no_rows()
+        self.next_ms = _no_rows()
+        """When anything about it changes next."""
+        self.low = _no_rows()
+        """Utilisation of its phase at least, how much more it may be, and what it is now."""
+        self.spread = _no_rows()
+        self.percent = _no_rows()
+        self.memory = _no_rows()
+        self.own_memory = _no_rows()
+        """What it needs; see Needs."""
+        self.whole = _no_rows()
+        self.room = _no_rows()
+        self.share = _no_rows()
         self._free: list[int] = []
-        self._resize(64)
+        self._grow(ROWS_AT_FIRST)
 
-    key: NDArray[np.uint64]
-    gpu: Ints
-    first: Ints
-    count: Ints
-    rounds: Ints
-    phase: Ints
-    round: Ints
-    entered: Ints
-    until: Ints
-    next_ms: Ints
-    percent: Ints
-    memory: Ints
-    own_memory: Ints
-    whole: Ints
-    room: Ints
-    share: Ints
-
-    def _resize(self, size: int) -> None:
+    def _grow(self, more: int) -> None:
         """More rows, all free."""
-        old = len(self._free) if not hasattr(self, "gpu") else len(self.gpu)
-        for name in self._COLUMNS:
-            column = np.zeros(size, np.int64)
-            if old:
-                column[:old] = getattr(self, name)
-            setattr(self, name, column)
-        keys = np.zeros(size, np.uint64)
-        if old:
-            keys[:old] = self.key
-        self.key = keys
+        old = len(self.gpu)
+        for name, column in list(vars(self).items()):
+            if isinstance(column, np.ndarray) and name != "_seed":
+                setattr(self, name, np.concatenate((column, np.zeros(more, column.dtype))))
         self.gpu[old:] = -1
         self.next_ms[old:] = NEVER
-        self._free.extend(range(size - 1, old - 1, -1))
+        self._free.extend(range(old + more - 1, old - 1, -1))
 
     def add(self, starts: Sequence[Start], at_ms: int) -> Ints:
         """Tasks that start now: the numbers of their rows."""
         while len(self._free) < len(starts):
-            self._resize(2 * len(self.gpu))
+            self._grow(len(self.gpu))
         rows = np.array([self._free.pop() for _ in starts], np.int64)
         self.gpu[rows] = [start.gpu for start in starts]
         self.key[rows] = np.array([start.key for start in starts], np.uint64)
@@ -162,12 +170,13 @@ class Load:
         self._enter(rows)
 
     def _enter(self, rows: Ints) -> None:
-        """What holds for a whole phase: when it ends and how much memory it takes."""
+        """What holds for a whole phase: when it ends, its utilisation and how much memory it takes."""
         over = self.round[rows] >= self.rounds[rows]
         table = self.phases.table[self.first[rows] + self.phase[rows]]
-        time = table[:, TIME]
-        endless = over | (time == NEVER)
-        self.until[rows] = np.where(endless, NEVER, self.entered[rows] + np.where(endless, 0, time))
+        endless = over | (table[:, TIME] == NEVER)
+        self.until[rows] = np.where(endless, NEVER, self.entered[rows] + np.where(endless, 0, table[:, TIME]))
+        self.low[rows] = np.where(over, 0, table[:, LOW])
+        self.spread[rows] = np.where(over, 0, table[:, HIGH] - table[:, LOW])
         going = rows[~over]
         self.memory[going] = self._phase_memory(going, table[~over])
 
@@ -181,25 +190,25 @@ class Load:
 
     def _draw(self, rows: Ints, at_ms: Ints) -> None:
         """What holds from now: the utilisation, and until when."""
-        over = self.round[rows] >= self.rounds[rows]
-        table = self.phases.table[self.first[rows] + self.phase[rows]]
-        low, high = table[:, LOW], table[:, HIGH]
         slot = at_ms // DRAW_EVERY_MS
-        drawn = low + self._random(rows, slot, 0, high - low + 1)
-        self.percent[rows] = np.where(over, 0, drawn)
-        again = np.where(over | (low == high), NEVER, (slot + 1) * DRAW_EVERY_MS)
+        spread = self.spread[rows]
+        self.percent[rows] = self.low[rows] + self._random(rows, slot, 0, spread + 1)
+        again = np.where(spread == 0, NEVER, (slot + 1) * DRAW_EVERY_MS)
         self.next_ms[rows] = np.minimum(self.until[rows], again)
 
     def _random(self, rows: Ints, about: Ints, salt: int, sides: Ints) -> Ints:
         """A number below `sides` that depends on seed, task, what it is about and nothing else."""
-        mixed = self.key[rows] ^ _mixed(about.astype(np.uint64) * _U64(2) + _U64(salt))
-        mixed = _mixed(mixed ^ _mixed(np.full(1, self.seed & 0xFFFF_FFFF_FFFF_FFFF, np.uint64)))
-        return (mixed % np.maximum(sides, 1).astype(np.uint64)).astype(np.int64)
+        mixed = _mixed(_mixed(about.view(np.uint64) * _U64(2) + _U64(salt)) ^ self.key[rows] ^ self._seed)
+        return (mixed % sides.view(np.uint64)).view(np.int64)
 
     def rows_of(self, chosen: Bools) -> Ints:
         """Rows on the GPUs that are marked."""
         used = np.flatnonzero(self.gpu >= 0)
         return used[chosen[self.gpu[used]]]
+
+
+def _no_rows() -> Ints:
+    return np.zeros(0, np.int64)
 
 
 def _mixed(value: NDArray[np.uint64]) -> NDArray[np.uint64]:

@@ -64,7 +64,9 @@ class Build(NamedTuple):
     slowdown_c: Floats
 
     def of(self, gpus: Ints) -> Build:
-        """The same for some of them."""
+        """The same for some of them, which are all where there are as many."""
+        if len(gpus) == len(self.idle_mw):
+            return self
         return Build(
             self.idle_mw[gpus],
             self.default_mw[gpus],
@@ -103,10 +105,12 @@ def answer(drive: Drive, build: Build) -> Answer:
 
 def _sm_clock(drive: Drive, build: Build, allowed_mw: Ints, wanted_mw: Ints) -> Ints:
     """The highest clock while active, less as far as the power limit or heat demands."""
-    held = build.max_sm_mhz * allowed_mw // np.maximum(wanted_mw, 1)
-    held = np.where(drive.throttled, held // 2, held) // CLOCK_STEP_MHZ * CLOCK_STEP_MHZ
-    full = (allowed_mw >= wanted_mw) & ~drive.throttled
-    busy = np.maximum(np.where(full, build.max_sm_mhz, held), build.idle_sm_mhz)
+    slowed = drive.throttled | (allowed_mw < wanted_mw)
+    busy = build.max_sm_mhz
+    if slowed.any():
+        held = build.max_sm_mhz * allowed_mw // np.maximum(wanted_mw, 1)
+        held = np.where(drive.throttled, held // 2, held) // CLOCK_STEP_MHZ * CLOCK_STEP_MHZ
+        busy = np.maximum(np.where(slowed, held, busy), build.idle_sm_mhz)
     return np.where(drive.active, busy, build.idle_sm_mhz)
 
 
