@@ -135,11 +135,12 @@ def test_every_field_help_lists_can_be_queried(smi: Smi, two: None) -> None:
 
 
 def test_applications(smi: Smi, two: None) -> None:
-    done = smi("--query-compute-apps=pid,process_name,used_memory,gpu_uuid", "--format=csv")
-    assert done.stdout == (
-        "pid, process_name, used_gpu_memory [MiB], gpu_uuid\n"
-        "4711, /opt/conda/bin/python3, 2048 MiB, GPU-00000000-1111-2222-3333-444444444444\n"
-    )
+    for name in ("process_name", "name"):
+        done = smi(f"--query-compute-apps=pid,{name},used_memory,gpu_uuid", "--format=csv")
+        assert done.stdout == (
+            "pid, process_name, used_gpu_memory [MiB], gpu_uuid\n"
+            "4711, /opt/conda/bin/python3, 2048 MiB, GPU-00000000-1111-2222-3333-444444444444\n"
+        )
 
 
 def test_the_time_of_a_query(smi: Smi, two: None) -> None:
@@ -264,6 +265,7 @@ def test_no_driver(smi: Smi) -> None:
     done = smi("-L")
     assert (done.returncode, done.stdout) == (9, NO_DRIVER)
     assert done.stderr.startswith("gpuyard: ")
+    assert done.stderr.endswith("/node-a/state cannot be opened: No such file or directory\n")
 
 
 def test_another_version(smi: Smi, two: None, publisher: Publisher) -> None:
