@@ -5,7 +5,10 @@ from __future__ import annotations
 import ctypes
 import importlib
 import multiprocessing
+import shutil
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +29,27 @@ def test_a_root_has_one_writer(tmp_path: Path) -> None:
         f"{tmp_path} is written by another process\n  stop that one, or choose another state directory"
     )
     Publisher(tmp_path).close()
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(FakeGpuError) as error:
+        Publisher(tmp_path / "file" / "root")
+    assert str(error.value) == (
+        f"{tmp_path}/file/root cannot be written: not a directory\n  choose another state directory"
+    )
+    (tmp_path / "node-a").touch()
+    with Publisher(tmp_path) as publisher, pytest.raises(FakeGpuError, match="node-a/state cannot be written: "):
+        publisher.write(a_machine(a_device()))
+
+
+def test_a_directory_that_somebody_removed_is_made_again(nvml: Show, publisher: Publisher) -> None:
+    pynvml = nvml(a_machine(a_device()))
+    shutil.rmtree(publisher.directory("node-a"))
+    nvml(a_machine(a_device(gpu_percent=64)))
+    pynvml.nvmlShutdown()
+    pynvml.nvmlInit()
+    assert pynvml.nvmlDeviceGetUtilizationRates(pynvml.nvmlDeviceGetHandleByIndex(0)).gpu == 64
 
 
 def test_a_machine_is_one_directory_with_one_file(tmp_path: Path) -> None:
@@ -58,6 +82,26 @@ def test_a_removed_machine_has_no_driver(nvml: Show, publisher: Publisher) -> No
     with pytest.raises(pynvml.NVMLError_DriverNotLoaded):
         pynvml.nvmlDeviceGetCount()
     publisher.remove("node-a")
+
+
+def test_threads_read_while_the_machine_grows(nvml: Show) -> None:
+    pynvml = nvml(a_machine(a_device(0)))
+    device = pynvml.nvmlDeviceGetHandleByIndex(0)
+    done = threading.Event()
+
+    def read(_: int) -> set[int]:
+        seen = set()
+        while not done.is_set():
+            seen.add(pynvml.nvmlDeviceGetTemperature(device, 0))
+        return seen
+
+    with ThreadPoolExecutor(4) as pool:
+        readers = pool.map(read, range(4))
+        for count in range(1, 60):
+            nvml(a_machine(*(a_device(index, temperature_c=40 + count) for index in range(count))))
+        done.set()
+        seen = set.union(*readers)
+    assert seen <= {55, *range(41, 100)}
 
 
 @pytest.mark.slow

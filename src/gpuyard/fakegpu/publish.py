@@ -10,7 +10,8 @@ import fcntl
 import mmap
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Final
@@ -73,8 +74,9 @@ class Publisher:
 
 def lock(root: Path) -> int:
     """Hold the root for one writer, until the descriptor is closed or the process ends."""
-    root.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    with said_plainly(root):
+        root.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -85,6 +87,16 @@ def lock(root: Path) -> int:
     return descriptor
 
 
+@contextmanager
+def said_plainly(path: Path) -> Iterator[None]:
+    """Whatever the file system refuses becomes an error a person can use."""
+    try:
+        yield
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise FakeGpuError(f"{path} cannot be written: {reason}", fix="choose another state directory") from None
+
+
 class MachineFile:
     """The state file of one machine: made, grown and written."""
 
@@ -93,17 +105,19 @@ class MachineFile:
         self._capacity = Capacity(0, 0, 0, 0)
         self._published = 0
         self._notices = NoticeLog()
-        # A second of the same name keeps nothing of the first: its readers are sent to the new file.
-        directory.mkdir(parents=True, exist_ok=True)
 
     def write(self, reading: MachineReading, body: Body) -> None:
         self._notices.note(reading)
-        if self._published == 0 or not self._capacity.holds(body.needs):
-            self._capacity = room_for(body.needs)
-            self._create(self._placed(body))
-            return
+        with said_plainly(self._path):
+            if self._published and self._capacity.holds(body.needs) and self._path.exists():
+                self._step(self._placed(body))
+            else:
+                self._capacity = room_for(body.needs)
+                self._create(self._placed(body))
+
+    def _step(self, body: bytes) -> None:
         with self._path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as memory:
-            publish(memory, self._published + 1, self._placed(body))
+            publish(memory, self._published + 1, body)
         self._published += 1
 
     def _placed(self, body: Body) -> bytes:
@@ -112,6 +126,7 @@ class MachineFile:
     def _create(self, body: bytes) -> None:
         """Put a new file in place of the old one, already holding the reading, and tell the readers of the old one."""
         self._published += 1
+        self._path.parent.mkdir(parents=True, exist_ok=True)
         fresh = self._path.with_name(f".{STATE}.new")
         fresh.write_bytes(header(self._capacity, self._published) + both_bodies(body))
         fresh.chmod(0o644)

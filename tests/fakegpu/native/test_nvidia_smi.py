@@ -135,11 +135,12 @@ def test_every_field_help_lists_can_be_queried(smi: Smi, two: None) -> None:
 
 
 def test_applications(smi: Smi, two: None) -> None:
-    done = smi("--query-compute-apps=pid,process_name,used_memory,gpu_uuid", "--format=csv")
-    assert done.stdout == (
-        "pid, process_name, used_gpu_memory [MiB], gpu_uuid\n"
-        "4711, /opt/conda/bin/python3, 2048 MiB, GPU-00000000-1111-2222-3333-444444444444\n"
-    )
+    for name in ("process_name", "name"):
+        done = smi(f"--query-compute-apps=pid,{name},used_memory,gpu_uuid", "--format=csv")
+        assert done.stdout == (
+            "pid, process_name, used_gpu_memory [MiB], gpu_uuid\n"
+            "4711, /opt/conda/bin/python3, 2048 MiB, GPU-00000000-1111-2222-3333-444444444444\n"
+        )
 
 
 def test_the_time_of_a_query(smi: Smi, two: None) -> None:
@@ -152,7 +153,8 @@ def test_the_time_of_a_query(smi: Smi, two: None) -> None:
     ["1", "GPU-00000001-1111-2222-3333-444444444444", "00000000:08:00.0", "0000:08:00.0", "08:00.0", "1320000000002"],
 )
 def test_a_gpu_is_chosen_by_all_its_names(smi: Smi, two: None, chosen: str) -> None:
-    assert smi("--query-gpu=index", "--format=csv,noheader", f"--id={chosen}").stdout == "1\n"
+    for words in ([f"--id={chosen}"], ["--id", chosen], ["-i", chosen], [f"-i={chosen}"]):
+        assert smi("--query-gpu=index", "--format=csv,noheader", *words).stdout == "1\n"
 
 
 # ----------------------------------------------------------------------------------------------------------- reports
@@ -197,6 +199,14 @@ def test_the_report_as_xml(smi: Smi, publisher: Publisher) -> None:
 
 
 def test_monitors_and_the_matrix(smi: Smi, two: None) -> None:
+    assert smi("dmon", "-s", "me", "-c", "1").stdout == (
+        "# gpu      fb   bar1  sbecc  dbecc    pci\n"
+        "# Idx      MB     MB   errs   errs   errs\n"
+        "    0    4096      1      2      0      7\n"
+        "    1    4096      1      2      0      7\n"
+    )
+    assert "\t Link 11: 25.000 GB/s\n" in smi("nvlink", "-s").stdout
+    assert "1395 MHz" in smi("-q", "-d", "SUPPORTED_CLOCKS").stdout
     assert smi("dmon", "-c", "1").stdout.splitlines()[2].split()[:5] == ["0", "215", "55", "61", "37"]
     assert smi("pmon", "-c", "1").stdout.splitlines()[2].split()[:4] == ["0", "4711", "C", "30"]
     assert "NV12" in smi("topo", "-m").stdout
@@ -255,6 +265,7 @@ def test_no_driver(smi: Smi) -> None:
     done = smi("-L")
     assert (done.returncode, done.stdout) == (9, NO_DRIVER)
     assert done.stderr.startswith("gpuyard: ")
+    assert done.stderr.endswith("/node-a/state cannot be opened: No such file or directory\n")
 
 
 def test_another_version(smi: Smi, two: None, publisher: Publisher) -> None:

@@ -60,9 +60,11 @@ void smi_list(struct smi *smi);
 unsigned smi_display(const char *words, int *bad);
 void smi_report(struct smi *smi, int xml, unsigned display);
 
-void smi_device_monitor(struct smi *smi, int header);
+/* `groups` are the letters of dmon -s. */
+void smi_device_monitor(struct smi *smi, int header, const char *groups);
 void smi_process_monitor(struct smi *smi, int header);
 void smi_topology(struct smi *smi);
+void smi_links(struct smi *smi);
 
 void smi_mig_profiles(struct smi *smi);
 void smi_mig_instances(struct smi *smi);

@@ -14,6 +14,7 @@ enum mode {
     DEVICE_MONITOR,
     PROCESS_MONITOR,
     TOPOLOGY,
+    LINKS,
     MIG_PROFILES,
     MIG_INSTANCES,
     MIG_COMPUTE_INSTANCES,
@@ -23,7 +24,7 @@ enum mode {
 struct options {
     enum mode mode;
     int query; /* Which one, for the mode of that name. */
-    const char *ids, *fields, *format, *file, *display, *change;
+    const char *ids, *fields, *format, *file, *display, *change, *groups;
     int xml;
     long interval_ms; /* Zero: once. */
     long rounds;      /* Zero: for ever, when there is an interval. */
@@ -59,9 +60,10 @@ static const char HELP[] =
     "    -i, -f, -l, -lms            As above.\n\n"
     "    nvidia-smi --query-gpu=index,name,memory.used --format=csv,noheader\n\n"
     "  MONITORS:\n"
-    "    dmon [-c N] [-d SECONDS]    One line a GPU, again and again.\n"
+    "    dmon [-c N] [-d SECONDS]    One line a GPU, again and again; -s puc chooses groups of columns:\n"
+    "                                p power and temperature, u use, c clocks, m memory, e errors, t PCIe.\n"
     "    pmon [-c N] [-d SECONDS]    One line a process, again and again.\n"
-    "    topo -m                     How the GPUs are connected.\n"
+    "    topo -m, nvlink -s          How the GPUs are connected.\n"
     "    mig -lgip | -lgi | -lci     What GPUs can be cut into, and what they are cut into.\n\n"
     "The state is read from $GPUYARD_FAKE_STATE (or /run/gpuyard-fake); NVIDIA_VISIBLE_DEVICES chooses what is seen.\n";
 
@@ -84,8 +86,10 @@ struct option {
 
 static const char *value_of(struct option option, int count, char **words, int *at) {
     const char *word = words[*at];
-    size_t length = strlen(option.longs);
-    if (!strncmp(word, option.longs, length) && word[length] == '=') return word + length + 1;
+    size_t length = strcspn(word, "=");
+    int named = (strlen(option.longs) == length && !strncmp(word, option.longs, length))
+                || (strlen(option.shorts) == length && !strncmp(word, option.shorts, length));
+    if (named && word[length]) return word + length + 1;
     if (strcmp(word, option.shorts) && strcmp(word, option.longs)) return NULL;
     if (*at + 1 >= count) return "";
     return words[++*at];
@@ -106,8 +110,8 @@ static int whole_number(const char *text, long *number) {
 static int loop_option(struct options *options, int count, char **words, int *at) {
     const char *word = words[*at];
     long number = 5;
-    int seconds = is(word, "-l", "--loop") || !strncmp(word, "--loop=", 7);
-    int millis = is(word, "-lms", "--loop-ms") || !strncmp(word, "--loop-ms=", 10);
+    int seconds = is(word, "-l", "--loop") || !strncmp(word, "--loop=", 7) || !strncmp(word, "-l=", 3);
+    int millis = is(word, "-lms", "--loop-ms") || !strncmp(word, "--loop-ms=", 10) || !strncmp(word, "-lms=", 5);
     if (!seconds && !millis) return 0;
     const char *text = strchr(word, '=');
     if (text) text++;
@@ -193,6 +197,7 @@ static int read_options(struct options *options, int count, char **words) {
 static int read_monitor(struct options *options, int count, char **words) {
     options->mode = !strcmp(words[1], "dmon") ? DEVICE_MONITOR : PROCESS_MONITOR;
     options->interval_ms = 1000;
+    options->groups = "puc";
     for (int at = 2; at < count; at++) {
         const char *value;
         long number;
@@ -203,7 +208,9 @@ static int read_monitor(struct options *options, int count, char **words) {
             options->interval_ms = number * 1000;
         } else if ((value = value_of((struct option){"-i", "--id"}, count, words, &at))) {
             options->ids = value;
-        } else if (!value_of((struct option){"-s", "--select"}, count, words, &at)) {
+        } else if ((value = value_of((struct option){"-s", "--select"}, count, words, &at))) {
+            options->groups = value;
+        } else if (!value_of((struct option){"-o", "--options"}, count, words, &at)) {
             return bad_option(words[at]);
         }
     }
@@ -260,9 +267,10 @@ static enum exit_code show(struct smi *smi, const struct options *options, long 
         case LIST: smi_list(smi); return EXIT_OK;
         case REPORT: smi_report(smi, options->xml, display); return EXIT_OK;
         case QUERY: return smi_query(smi, options->query, options->fields, csv);
-        case DEVICE_MONITOR: smi_device_monitor(smi, round % 20 == 0); return EXIT_OK;
+        case DEVICE_MONITOR: smi_device_monitor(smi, round % 20 == 0, options->groups); return EXIT_OK;
         case PROCESS_MONITOR: smi_process_monitor(smi, round % 20 == 0); return EXIT_OK;
         case TOPOLOGY: smi_topology(smi); return EXIT_OK;
+        case LINKS: smi_links(smi); return EXIT_OK;
         case MIG_PROFILES: smi_mig_profiles(smi); return EXIT_OK;
         case MIG_INSTANCES: smi_mig_instances(smi); return EXIT_OK;
         case MIG_COMPUTE_INSTANCES: smi_mig_compute_instances(smi); return EXIT_OK;
@@ -331,6 +339,7 @@ int main(int count, char **words) {
     if (!strcmp(first, "dmon") || !strcmp(first, "pmon")) code = read_monitor(&options, count, words);
     else if (!strcmp(first, "mig")) code = read_mig(&options, count, words);
     else if (!strcmp(first, "topo")) options.mode = TOPOLOGY;
+    else if (!strcmp(first, "nvlink")) options.mode = LINKS;
     else code = read_options(&options, count, words);
     return code ? code : run(&options);
 }

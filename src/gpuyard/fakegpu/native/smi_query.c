@@ -269,14 +269,14 @@ static const struct field GPU_FIELDS[] = {
 };
 
 /* How every other query names its GPU. */
-#define GPU_NAMES                                                                                          \
-    {"timestamp", "", "", timestamp}, {"gpu_name", "name", "", name}, {"gpu_bus_id", "pci.bus_id", "", bus_id}, \
-        {"gpu_serial", "serial", "", serial}, {"gpu_uuid", "uuid", "", uuid}
+#define GPU_NAMES                                                                                      \
+    {"timestamp", "", "", timestamp}, {"gpu_name", "", "", name}, {"gpu_bus_id", "", "", bus_id}, \
+        {"gpu_serial", "", "", serial}, {"gpu_uuid", "", "", uuid}
 
 static const struct field APP_FIELDS[] = {
     GPU_NAMES,
     {"pid", "", "", process_id},
-    {"process_name", "", "", process_name},
+    {"process_name", "name", "", process_name},
     {"used_gpu_memory", "used_memory", "MiB", process_memory},
 };
 

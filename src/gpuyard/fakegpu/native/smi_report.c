@@ -17,7 +17,8 @@ enum {
     PIDS = 1 << 8,
     PERFORMANCE = 1 << 9,
     ROW_REMAPPER = 1 << 10,
-    NOTHING = 1 << 11
+    SUPPORTED_CLOCKS = 1 << 11,
+    NOTHING = 1 << 12
 };
 
 static const struct {
@@ -26,9 +27,9 @@ static const struct {
 } DISPLAYS[] = {
     {"MEMORY", MEMORY},           {"UTILIZATION", UTILIZATION}, {"ECC", ECC},   {"TEMPERATURE", TEMPERATURE},
     {"POWER", POWER},             {"CLOCK", CLOCK},             {"PIDS", PIDS}, {"COMPUTE", COMPUTE},
-    {"PERFORMANCE", PERFORMANCE}, {"ROW_REMAPPER", ROW_REMAPPER},
+    {"PERFORMANCE", PERFORMANCE}, {"ROW_REMAPPER", ROW_REMAPPER}, {"SUPPORTED_CLOCKS", SUPPORTED_CLOCKS},
     /* Known words about which there is nothing to say. */
-    {"SUPPORTED_CLOCKS", NOTHING}, {"PAGE_RETIREMENT", NOTHING}, {"ACCOUNTING", NOTHING}, {"ENCODER_STATS", NOTHING},
+    {"PAGE_RETIREMENT", NOTHING}, {"ACCOUNTING", NOTHING}, {"ENCODER_STATS", NOTHING},
     {"FBC_STATS", NOTHING},        {"VOLTAGE", NOTHING},         {"RESET_STATUS", NOTHING}, {"GSP_FIRMWARE_VERSION", NOTHING},
 };
 
@@ -329,6 +330,19 @@ static void clocks(struct report *report, const struct smi_gpu *gpu) {
               (const unsigned[4]){most->graphics_max_mhz, most->sm_max_mhz, most->memory_max_mhz, most->video_max_mhz});
 }
 
+enum { STEP_MHZ = 15, LEAST_MHZ = 210 };
+
+/* Only on request: it is longer than all the rest. */
+static void supported_clocks(struct report *report, const struct gy_product *product) {
+    open_section(report, "Supported Clocks", "supported_clocks");
+    open_section(report, "Memory", "supported_mem_clock");
+    item(report, "Value", "value", "%u MHz", product->memory_max_mhz);
+    for (unsigned mhz = product->graphics_max_mhz; mhz >= LEAST_MHZ; mhz -= STEP_MHZ)
+        item(report, "Graphics", "supported_graphics_clock", "%u MHz", mhz);
+    close_section(report, "supported_mem_clock");
+    close_section(report, "supported_clocks");
+}
+
 static void one_process(struct report *report, const struct gy_process *process) {
     open_section(report, "Process", "process_info");
     if (process->gpu_instance == GY_NONE) item(report, "GPU instance ID", "gpu_instance_id", "N/A");
@@ -372,6 +386,7 @@ static void one_gpu(struct report *report, struct smi *smi, const struct smi_gpu
     if (shows(report, TEMPERATURE)) temperature(report, gpu);
     if (shows(report, POWER)) power(report, gpu);
     if (shows(report, CLOCK)) clocks(report, gpu);
+    if (report->display & SUPPORTED_CLOCKS) supported_clocks(report, gpu->product);
     if (shows(report, PIDS)) processes(report, smi, gpu);
     if (report->xml) fputs("\t</gpu>\n", report->out);
     else fputc('\n', report->out);

@@ -53,7 +53,7 @@ static enum gy_status check(struct gy_view *view, const struct gy_header *header
 static enum gy_status map(struct gy_view *view, const struct gy_header **header, size_t *size) {
     int file = open(view->path, O_RDONLY | O_CLOEXEC);
     if (file < 0) {
-        snprintf(view->why, sizeof view->why, "%.180s cannot be opened (error %d)", view->path, errno);
+        snprintf(view->why, sizeof view->why, "%.180s cannot be opened: %.60s", view->path, strerror(errno));
         return GY_NO_STATE;
     }
     off_t length = lseek(file, 0, SEEK_END);
