@@ -71,6 +71,8 @@ class Needs(NamedTuple):
     """The most it can get."""
     share: int
     """Slices of seven; WHOLE_SHARE for a whole GPU."""
+    unit: int
+    """0 for the whole GPU, else the number of its instance, from 1."""
 
 
 class Start(NamedTuple):
@@ -113,6 +115,7 @@ class Load:
         self.whole = _no_rows()
         self.room = _no_rows()
         self.share = _no_rows()
+        self.unit = _no_rows()
         self._free: list[int] = []
         self._grow(ROWS_AT_FIRST)
 
@@ -146,7 +149,7 @@ class Load:
     def give(self, needs: Sequence[Needs], rows: Ints) -> None:
         """What tasks can have of their devices."""
         columns = np.array(needs, np.int64).T
-        self.own_memory[rows], self.whole[rows], self.room[rows], self.share[rows] = columns
+        self.own_memory[rows], self.whole[rows], self.room[rows], self.share[rows], self.unit[rows] = columns
         self.memory[rows] = np.minimum(self.memory[rows], self.room[rows])
 
     def remove(self, row: int) -> None:
