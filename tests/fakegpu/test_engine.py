@@ -188,6 +188,16 @@ def test_a_task_runs_on_an_instance_of_a_gpu() -> None:
     assert len({instance.uuid for instance in shown.mig}) == 3
 
 
+def test_tasks_on_one_instance_share_it() -> None:
+    engine = Engine(fleet_of("pools: {a: {nodes: 1, gpus: 1, product: A100, mig: {1g.10gb: 7}}}"))
+    for pid in (1, 2):
+        engine.start("a-1", 0, f"serve-{pid}", mig=3, pid=pid)
+    shown = device(engine, 0, "a-1")
+    assert shown.gpu_percent == 100 // 7
+    assert shown.memory_used_bytes == shown.mig[3].memory_used_bytes == 9728 * MIB
+    assert [process.sm_percent for process in shown.processes] == [50, 50]
+
+
 @pytest.mark.parametrize(("mig", "words"), [(None, "is in MIG mode"), (3, "has no MIG instance 3")])
 def test_a_task_on_a_cut_gpu_names_an_instance_there_is(mig: int | None, words: str) -> None:
     engine = Engine(fleet_of("pools: {a: {nodes: 1, gpus: 1, product: A100, mig: {2g.20gb: 3}}}"))

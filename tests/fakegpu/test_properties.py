@@ -44,7 +44,9 @@ def test_memory_never_exceeds_what_there_is_and_adds_up(fleet: Fleet, life: Life
                 assert sum(process.memory_bytes for process in device.processes) <= device.memory_used_bytes
                 assert sum(instance.memory_used_bytes for instance in device.mig) <= device.memory_used_bytes
                 for instance in device.mig:
-                    assert 0 <= instance.memory_used_bytes <= instance.memory_total_bytes
+                    own = [process for process in device.processes if process.mig_instance == instance.index]
+                    assert sum(process.memory_bytes for process in own) <= instance.memory_used_bytes
+                    assert instance.memory_used_bytes <= instance.memory_total_bytes
 
     live(Engine(fleet), life, check)
 
@@ -59,7 +61,9 @@ def test_every_number_stays_where_a_real_device_has_it(fleet: Fleet, life: Life)
                 product = products[device.uuid]
                 assert 0 <= device.gpu_percent <= 100
                 assert 0 <= device.memory_percent <= 100
-                assert all(0 <= process.sm_percent <= 100 for process in device.processes)
+                for unit in {process.mig_instance for process in device.processes}:
+                    own = [process.sm_percent for process in device.processes if process.mig_instance == unit]
+                    assert 0 <= sum(own) <= 100
                 assert device.power_mw <= device.power_limit_mw
                 assert (device.power_mw == 0) == (device.health is Health.OFF_THE_BUS)
                 assert 20 <= device.temperature_c <= product.slowdown_celsius

@@ -16,6 +16,7 @@ import numpy as np
 from gpuyard.fakegpu.fleet import Fleet, GpuSpec
 from gpuyard.fakegpu.load import NEVER, WHOLE_SHARE, Load
 from gpuyard.fakegpu.physics import Bools, Build, Drive, Ints, answer, temperature
+from gpuyard.fakegpu.products import MIG_COMPUTE_SLICES
 from gpuyard.fakegpu.reading import Health
 
 AMBIENT_C: Final = 26.0
@@ -29,6 +30,8 @@ _CARRIED: Final = (
 """Columns that outlive a change of the fleet; the others follow from them and from the tasks."""
 
 HEALTHS: Final = tuple(Health)
+UNITS: Final = 1 + MIG_COMPUTE_SLICES
+"""A GPU as a whole, and the instances it can be cut into."""
 OFF_THE_BUS: Final = HEALTHS.index(Health.OFF_THE_BUS)
 
 
@@ -92,10 +95,9 @@ class Devices:
         on = np.searchsorted(gpus, load.gpu[rows])
         size = len(gpus)
         present = self.present(gpus)
-        percent = _summed(on, load.percent[rows] * load.share[rows], size) // WHOLE_SHARE
-        self.load_percent[gpus] = np.where(present, np.minimum(percent, 100), 0)
-        memory = np.minimum(_summed(on, load.memory[rows], size), self.room_bytes(gpus))
-        self.used_bytes[gpus] = np.where(present, memory, 0)
+        percent, memory = _taken(on, size, load, rows)
+        self.load_percent[gpus] = np.where(present, percent, 0)
+        self.used_bytes[gpus] = np.where(present, np.minimum(memory, self.room_bytes(gpus)), 0)
         self.active[gpus] = present & (np.bincount(on, minlength=size) > 0)
         next_ms = np.full(size, NEVER, np.int64)
         np.minimum.at(next_ms, on, load.next_ms[rows])
@@ -139,6 +141,22 @@ def _column(values: Iterable[int]) -> Ints:
     return np.fromiter(values, np.int64)
 
 
+def _taken(on: Ints, size: int, load: Load, rows: Ints) -> tuple[Ints, Ints]:
+    """Per GPU: load in per cent and bytes of memory. Tasks on one instance share it, as those on a whole GPU do."""
+    units = load.unit[rows]
+    width = UNITS if units.any() else 1
+    at = on * width + units if width > 1 else on
+    share = np.zeros(size * width, np.int64)
+    share[at] = load.share[rows]
+    room = np.zeros(size * width, np.int64)
+    room[at] = load.room[rows]
+    percent = np.minimum(_summed(at, load.percent[rows], size * width), 100) * share
+    memory = np.minimum(_summed(at, load.memory[rows], size * width), room)
+    if width > 1:
+        percent, memory = percent.reshape(size, width).sum(axis=1), memory.reshape(size, width).sum(axis=1)
+    return percent // WHOLE_SHARE, memory
+
+
 def _summed(where: Ints, amounts: Ints, size: int) -> Ints:
-    """Sums per GPU; floats hold whole numbers below 2^53 exactly, and no GPU has so many bytes."""
+    """Sums; floats hold whole numbers below 2^53 exactly, and no GPU has so many bytes."""
     return np.bincount(where, weights=amounts, minlength=size).astype(np.int64)

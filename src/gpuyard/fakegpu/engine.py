@@ -288,13 +288,12 @@ class Engine:
     def _needs(self, gpu: int, memory_bytes: int | None, mig: int | None) -> Needs:
         """What a task there can have; nine tenths of it where it does not say."""
         spec = self._devices.specs[gpu]
-        if mig is None or mig >= len(spec.mig):
-            whole, share, room = spec.memory_bytes, WHOLE_SHARE, spec.memory_bytes - spec.reserved_bytes
-        else:
+        whole, room, share, unit = spec.memory_bytes, spec.memory_bytes - spec.reserved_bytes, WHOLE_SHARE, 0
+        if mig is not None:
             whole = room = spec.mig[mig].memory_mib * MIB
-            share = spec.mig[mig].slices
+            share, unit = spec.mig[mig].slices, mig + 1
         usual = whole * DEFAULT_MEMORY_MILLI_PERCENT // FULL_MILLI_PERCENT // MIB * MIB
-        return Needs(usual if memory_bytes is None else memory_bytes, whole, room, share)
+        return Needs(usual if memory_bytes is None else memory_bytes, whole, room, share, unit)
 
     def _free(self, gpu: int, mig: int | None) -> int:
         """Bytes another task could have there now."""

@@ -23,6 +23,8 @@ WHOLE_SHARE: Final = 7
 """A task on a whole GPU counts in full; one on a MIG instance by its slices of seven."""
 
 ROWS_AT_FIRST: Final = 64
+MAX_UNUSED_PHASES: Final = 10_000
+"""Phases of profiles nobody has any more that are kept before they are forgotten."""
 
 _U64 = np.uint64
 
@@ -35,25 +37,29 @@ class Phases:
     """The phases of all profiles in use, end to end; a profile is where it starts and how many it has."""
 
     def __init__(self) -> None:
+        self.table = np.zeros((ROWS_AT_FIRST, 6), np.int64)
         self._start: dict[Profile, int] = {}
-        self._rows: list[tuple[int, int, int, int, int, int]] = []
-        self._table = np.zeros((0, 6), np.int64)
+        self._used = 0
 
-    @property
-    def table(self) -> Ints:
-        if len(self._table) < len(self._rows):
-            self._table = np.array(self._rows, np.int64)
-        return self._table
+    def __len__(self) -> int:
+        return self._used
 
     def start_of(self, profile: Profile) -> int:
         """Where the phases of a profile are; they are added when it is first seen."""
         if profile not in self._start:
-            self._start[profile] = len(self._rows)
-            self._rows.extend(_row(phase) for phase in profile.phases)
+            self._start[profile] = self._used
+            self._add([_row(phase) for phase in profile.phases])
         return self._start[profile]
 
+    def _add(self, rows: list[tuple[int, ...]]) -> None:
+        end = self._used + len(rows)
+        while end > len(self.table):
+            self.table = np.concatenate((self.table, np.zeros_like(self.table)))
+        self.table[self._used : end] = rows
+        self._used = end
 
-def _row(phase: Phase) -> tuple[int, int, int, int, int, int]:
+
+def _row(phase: Phase) -> tuple[int, ...]:
     """A phase as a row; a memory of -1 is the task's own."""
     time_ms = NEVER if phase.time_ms is None else phase.time_ms
     memory = phase.memory or Memory(-1, -1, relative=False)
@@ -71,6 +77,8 @@ class Needs(NamedTuple):
     """The most it can get."""
     share: int
     """Slices of seven; WHOLE_SHARE for a whole GPU."""
+    unit: int
+    """0 for the whole GPU, else the number of its instance, from 1."""
 
 
 class Start(NamedTuple):
@@ -88,7 +96,7 @@ class Load:
     def __init__(self, seed: int) -> None:
         self._seed: Final = _mixed(np.array([seed & 0xFFFF_FFFF_FFFF_FFFF], np.uint64))
         """The seed, scattered; one number for all rows."""
-        self.phases: Final = Phases()
+        self.phases = Phases()
         self.gpu = _no_rows()
         """The GPU it runs on; -1 where the row is free."""
         self.key = np.zeros(0, np.uint64)
@@ -113,7 +121,10 @@ class Load:
         self.whole = _no_rows()
         self.room = _no_rows()
         self.share = _no_rows()
+        self.unit = _no_rows()
         self._free: list[int] = []
+        self._profiles: dict[int, Profile] = {}
+        self._most_phases = MAX_UNUSED_PHASES
         self._grow(ROWS_AT_FIRST)
 
     def _grow(self, more: int) -> None:
@@ -128,10 +139,12 @@ class Load:
 
     def add(self, starts: Sequence[Start], at_ms: int) -> Ints:
         """Tasks that start now: the numbers of their rows."""
+        self._forget_unused_profiles()
         while len(self._free) < len(starts):
             self._grow(len(self.gpu))
         rows = np.array([self._free.pop() for _ in starts], np.int64)
         self.gpu[rows] = [start.gpu for start in starts]
+        self._profiles.update(zip(rows.tolist(), (start.profile for start in starts), strict=True))
         self.key[rows] = np.array([start.key for start in starts], np.uint64)
         self.first[rows] = [self.phases.start_of(start.profile) for start in starts]
         self.count[rows] = [len(start.profile.phases) for start in starts]
@@ -146,10 +159,20 @@ class Load:
     def give(self, needs: Sequence[Needs], rows: Ints) -> None:
         """What tasks can have of their devices."""
         columns = np.array(needs, np.int64).T
-        self.own_memory[rows], self.whole[rows], self.room[rows], self.share[rows] = columns
+        self.own_memory[rows], self.whole[rows], self.room[rows], self.share[rows], self.unit[rows] = columns
         self.memory[rows] = np.minimum(self.memory[rows], self.room[rows])
 
+    def _forget_unused_profiles(self) -> None:
+        """Every task may bring a profile of its own; those of tasks that have ended must not pile up."""
+        if len(self.phases) <= self._most_phases:
+            return
+        self.phases = Phases()
+        for row, profile in self._profiles.items():
+            self.first[row] = self.phases.start_of(profile)
+        self._most_phases = 2 * len(self.phases) + MAX_UNUSED_PHASES
+
     def remove(self, row: int) -> None:
+        del self._profiles[row]
         self.gpu[row] = -1
         self.next_ms[row] = NEVER
         self._free.append(row)

@@ -201,10 +201,13 @@ def _tensor_load(product: Product) -> int:
 
 
 def _memory(on: OnGpu, load: Load, used: int) -> list[int]:
-    """Bytes of each task: who came first gets what it asks, the last one what is left."""
+    """Bytes of each task: who came first gets what it asks, the last one what is left of its instance and GPU."""
+    left: dict[int | None, int] = {}
     amounts = []
-    for row in on.rows:
-        amount = min(int(load.memory[row]), used)
+    for task, row in zip(on.tasks, on.rows, strict=True):
+        room = left.setdefault(task.mig, int(load.room[row]))
+        amount = min(int(load.memory[row]), room, used)
+        left[task.mig] -= amount
         used -= amount
         amounts.append(amount)
     return amounts
@@ -214,13 +217,15 @@ def _processes(on: OnGpu, load: Load, memory: list[int]) -> tuple[ProcessReading
     if not any(task.pid for task in on.tasks):
         return ()
     percents = [int(load.percent[row]) for row in on.rows]
-    # Each MIG instance is a device of its own; on a whole GPU the tasks share one hundred per cent.
-    asked = max(100, sum(percent for percent, task in zip(percents, on.tasks, strict=True) if task.mig is None))
+    # The tasks of a whole GPU share one hundred per cent, and so do those of each MIG instance.
+    asked: dict[int | None, int] = {}
+    for percent, task in zip(percents, on.tasks, strict=True):
+        asked[task.mig] = asked.get(task.mig, 0) + percent
     shown = []
     for task, percent, amount in zip(on.tasks, percents, memory, strict=True):
         if task.pid is None:
             continue
-        own = percent if task.mig is not None else percent * 100 // asked
+        own = percent * 100 // max(100, asked[task.mig])
         shown.append(
             ProcessReading(
                 pid=task.pid,
