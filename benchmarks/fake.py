@@ -231,14 +231,19 @@ class Nvml:
             raise SystemExit(f"NVML answered {code}")
 
 
-def nvml_row(readers: int, calls: int) -> Row:
+def nvml_rows(readers: tuple[int, ...], calls: int) -> Iterator[Row]:
     fleet = f"pools: {{a: {{nodes: 1, gpus: {GPUS}, product: A100, profile: {WORK}}}}}\n"
     with daemon(fleet) as (home, _):
         command = [sys.executable, "-m", "benchmarks.fake", "--calls", str(calls), ask(home, Show(), str)]
-        before = milliseconds(calibration_loop)
-        processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(readers)]
-        medians = [float(process.communicate(timeout=300)[0]) for process in processes]
-        after = milliseconds(calibration_loop)
+        for count in readers:
+            yield nvml_row(command, count)
+
+
+def nvml_row(command: list[str], readers: int) -> Row:
+    before = milliseconds(calibration_loop)
+    processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(readers)]
+    medians = [float(process.communicate(timeout=300)[0]) for process in processes]
+    after = milliseconds(calibration_loop)
     micros = statistics.median(medians) / 1000
     scaled = micros * REFERENCE_MS / statistics.mean((before, after))
     each = "process reads" if readers == 1 else "processes read"
@@ -255,8 +260,7 @@ def rows(quick: bool) -> Iterator[Row]:
     yield worst_step_row(nodes)
     yield day_row(10 if quick else 100, hours)
     yield from daemon_rows(nodes, 1 if quick else 5)
-    yield nvml_row(1, CALLS)
-    yield nvml_row(readers, CALLS)
+    yield from nvml_rows((1, readers), CALLS)
 
 
 def report(found: Iterator[Row], output: Path) -> int:
