@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import stat
 from pathlib import Path
@@ -172,3 +173,11 @@ def test_a_home_must_be_ours_and_its_name_short(tmp_path: Path) -> None:
     file.touch()
     with pytest.raises(FakeGpuError, match="cannot be made"):
         prepare_home(file / "home")
+
+
+def test_a_directory_taken_away_is_no_end(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    with running(home):
+        shutil.rmtree(home / "machines" / "node-1")
+        assert eventually(lambda: (home / "machines" / "node-1" / "state").exists(), within_s=2)
+        assert full_status(home).machine_count == 1

@@ -10,6 +10,7 @@ import asyncio
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -20,6 +21,7 @@ import msgspec
 from gpuyard.errors import GpuyardError
 from gpuyard.fakegpu.config import read_fleet
 from gpuyard.fakegpu.control import (
+    LOG,
     MACHINES,
     MAX_LINE_BYTES,
     SOCKET,
@@ -74,6 +76,7 @@ class Daemon:
         self._yard.config = str(settings.config) if settings.config else None
         self._web = WebServer(self._page)
         self._ended = asyncio.Event()
+        self._trouble = ""
 
     def _now_ms(self) -> int:
         """The world's time at our start, and what has passed since: it never jumps."""
@@ -102,9 +105,20 @@ class Daemon:
     async def _step_until_ended(self) -> None:
         while not self._ended.is_set():
             await self._follow_file()
-            self._yard.step(self._now_ms())
+            self._step()
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._ended.wait(), STEP_MS / 1000)
+
+    def _step(self) -> None:
+        """A disk that refuses, or a directory somebody took away, is told once; the next step tries again."""
+        try:
+            self._yard.step(self._now_ms())
+        except GpuyardError as error:
+            if str(error) != self._trouble:
+                say(f"the state directories are behind: {error}")
+            self._trouble = str(error)
+        else:
+            self._trouble = ""
 
     # ------------------------------------------------------------------------------------------------- a hot change
 
@@ -171,6 +185,10 @@ class Daemon:
             return encode_problem(f"not a request of this daemon: {error}")
         except GpuyardError as error:
             return encode_problem(str(error))
+        except Exception as error:
+            say(f"this is a bug: {''.join(traceback.format_exception(error))}")
+            fix = f"please report it with the end of {self._settings.home / LOG}"
+            return encode_problem(f"this is a bug in gpuyard ({type(error).__name__}: {error})\n  {fix}")
 
 
 def _publisher(home: Path, fleet: Fleet) -> Publisher:

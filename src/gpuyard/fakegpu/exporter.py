@@ -146,10 +146,11 @@ METRICS: Final = (
         lambda device: device.memory_used_bytes >> 20,
         lambda instance: instance.memory_used_bytes >> 20,
     ),
-    _whole_device(
+    _own(
         "DCGM_FI_DEV_FB_RESERVED",
         "Frame buffer memory the driver keeps for itself (in MiB).",
         lambda device: device.memory_reserved_bytes >> 20,
+        lambda _: 0,
     ),
     _whole_device(
         "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL",

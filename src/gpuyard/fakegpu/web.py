@@ -21,6 +21,7 @@ MAX_HEAD_BYTES: Final = 16 << 10
 MAX_CONNECTIONS: Final = 64
 REQUEST_SECONDS: Final = 10.0
 SEND_SECONDS: Final = 30.0
+CLOSE_SECONDS: Final = 2.0
 PLAIN: Final = "text/plain; charset=utf-8"
 
 _REASONS: Final = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed", 503: "Unavailable"}
@@ -64,7 +65,8 @@ class WebServer:
     async def close(self) -> None:
         if self._server is not None:
             self._server.close()
-            await self._server.wait_closed()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._server.wait_closed(), CLOSE_SECONDS)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._open += 1
