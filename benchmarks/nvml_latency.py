@@ -44,7 +44,7 @@ class Latency(msgspec.Struct, frozen=True):
     p99_us: float
 
 
-def measure(readers: int) -> list[Latency]:
+def measure(readers: int, calls: int = CALLS_PER_READER) -> list[Latency]:
     """Time the calls with that many readers at once, while a writer publishes ten readings a second."""
     build.library()
     with tempfile.TemporaryDirectory() as root, Publisher(Path(root)) as publisher:
@@ -52,7 +52,7 @@ def measure(readers: int) -> list[Latency]:
         os.environ["GPUYARD_FAKE_STATE"] = str(publisher.directory("node-a"))
         context = multiprocessing.get_context("fork")
         with context.Pool(readers, initializer=prepare, initargs=(context.Barrier(readers),)) as pool:
-            timed = pool.map_async(time_calls, range(readers), chunksize=1)
+            timed = pool.map_async(time_calls, [calls] * readers, chunksize=1)
             step = 0
             while not timed.ready():
                 step += 1
@@ -75,7 +75,7 @@ def prepare(all_ready: Barrier) -> None:
     _all_ready = all_ready
 
 
-def time_calls(_: int) -> dict[str, list[int]]:
+def time_calls(turns: int) -> dict[str, list[int]]:
     """The nanoseconds of each call, of every kind in turn."""
     library = ctypes.CDLL(str(build.library()))
     device = ctypes.c_void_p()
@@ -92,7 +92,7 @@ def time_calls(_: int) -> dict[str, list[int]]:
     assert _all_ready is not None
     _all_ready.wait()
     taken: dict[str, list[int]] = {name: [] for name in calls}
-    for _turn in range(CALLS_PER_READER):
+    for _ in range(turns):
         for name, call in calls.items():
             count.value = 64
             begun = time.perf_counter_ns()
@@ -110,14 +110,19 @@ def summary(call: str, readers: int, samples: list[list[int]]) -> Latency:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Time NVML calls of the fake library.")
     parser.add_argument("--readers", type=int, nargs="+", default=[1, 64])
+    parser.add_argument("--calls", type=int, default=CALLS_PER_READER, help="of each kind, by each reader")
     parser.add_argument("--json", action="store_true", help="print the rows as JSON")
     options = parser.parse_args()
     if options.json:
-        print(msgspec.json.encode([row for readers in options.readers for row in measure(readers)]).decode())
+        print(
+            msgspec.json.encode(
+                [row for readers in options.readers for row in measure(readers, options.calls)]
+            ).decode()
+        )
         return
     print(f"{'call':<14}{'readers':>8}{'median us':>12}{'p99 us':>10}   limit {LIMIT_US:g} us in the median")
     for readers in options.readers:
-        for row in measure(readers):
+        for row in measure(readers, options.calls):
             print(f"{row.call:<14}{row.readers:>8}{row.median_us:>12.2f}{row.p99_us:>10.2f}")
 
 

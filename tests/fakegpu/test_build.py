@@ -19,6 +19,9 @@ def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "gpuyard" / "native"
 
 
+BUILDS = 'while [ "$1" != -o ]; do shift; done\necho built > "$2"'
+
+
 def fake_compiler(place: Path, script: str) -> str:
     """A compiler that does what the script says; its last words are the output and the sources."""
     path = place / "fake-cc"
@@ -29,8 +32,7 @@ def fake_compiler(place: Path, script: str) -> str:
 
 def test_what_was_built_is_not_built_again(empty_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     count = tmp_path / "count"
-    script = f'echo again >> {count}\nwhile [ "$1" != -o ]; do shift; done\necho built > "$2"'
-    monkeypatch.setenv("CC", fake_compiler(tmp_path, script))
+    monkeypatch.setenv("CC", fake_compiler(tmp_path, f"echo again >> {count}\n{BUILDS}"))
     first, second = build.library(), build.library()
     assert first == second
     assert first.name == "libnvidia-ml.so.1"
@@ -85,14 +87,15 @@ def test_a_compiler_that_cannot_be_fetched_says_why(empty_cache: Path, monkeypat
 
 
 def test_the_next_compiler_is_tried(empty_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "other").mkdir()
     bad = build.Compiler((fake_compiler(tmp_path, "exit 1"),))
-    good = next(iter(build.compilers()))
+    good = build.Compiler((fake_compiler(tmp_path / "other", BUILDS),))
     monkeypatch.setattr(build, "compilers", lambda: iter([bad, good]))
-    assert build.library().stat().st_size > 10_000
+    assert build.library().read_text() == "built\n"
 
 
 def test_the_library_names_no_c_library() -> None:
-    """So that it loads under glibc and musl alike: no needed library is named in the file."""
+    """So that it takes that of the program that loads it, whatever its version."""
     assert b"libc.so" not in build.library().read_bytes()
 
 

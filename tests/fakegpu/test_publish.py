@@ -110,7 +110,7 @@ def test_no_reader_ever_sees_half_a_step(publisher: Publisher, library: Path, py
     publisher.write(crowd(1))
     context = multiprocessing.get_context("spawn")
     with context.Pool(2) as pool:
-        watched = pool.map_async(watch, [500] * 2)
+        watched = pool.map_async(watch, [300] * 2)
         step = 1
         while not watched.ready():
             step += 1

@@ -34,9 +34,9 @@ SHOWN_LINES: Final = 12
 
 COMMON_FLAGS: Final = (
     *("-std=gnu11", "-O2", "-Wall", "-Wextra", "-fno-strict-aliasing", "-fvisibility=hidden"),
-    *("-fno-stack-protector", "-U_FORTIFY_SOURCE"),
+    *("-fno-stack-protector", "-U_FORTIFY_SOURCE", "-s"),
 )
-# Without a C library of its own the library takes the one of the program that loads it, be it glibc or musl.
+# The library names no C library: it takes that of the program that loads it, whatever its version.
 LIBRARY_FLAGS: Final = ("-shared", "-fPIC", "-nostdlib", "-Wl,-soname,libnvidia-ml.so.1")
 PROGRAM_FLAGS: Final = ("-static",)
 

@@ -50,7 +50,7 @@ struct seen {
     uint32_t position; /* Position among all devices of the machine. */
     uint64_t taken_at_ms;
     struct gy_device device;
-    struct gy_mig mig; /* For the handle of an instance. */
+    struct gy_mig mig;         /* For the handle of an instance. */
     struct gy_product product; /* Without its MIG profiles. */
 };
 

@@ -84,7 +84,8 @@ nvmlReturn_t nvml_find(const struct gy_reading *reading, nvmlDevice_t handle, st
     for (uint32_t i = 0; i < reading->mig_count; i++) {
         if (strcmp(reading->migs[i].uuid, handle->uuid)) continue;
         memcpy(&seen->mig, &reading->migs[i], sizeof seen->mig);
-        return seen->mig.device < reading->device_count ? found_at(reading, seen->mig.device, seen) : NVML_ERROR_GPU_IS_LOST;
+        return seen->mig.device < reading->device_count ? found_at(reading, seen->mig.device, seen)
+                                                        : NVML_ERROR_GPU_IS_LOST;
     }
     return NVML_ERROR_NOT_FOUND; /* The instance was destroyed. */
 }

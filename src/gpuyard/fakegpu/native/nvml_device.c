@@ -6,24 +6,24 @@
 #include <unistd.h>
 
 /* A call with one result: whether the device has such a thing at all, and the result. */
-#define VALUE(name, type, has_it, result)                                  \
-    API nvmlReturn_t name(nvmlDevice_t handle, type *out) {                \
-        struct seen seen;                                                  \
-        nvmlReturn_t status = nvml_look_gpu(handle, out, &seen);           \
-        const struct gy_device *device = &seen.device;                     \
-        const struct gy_product *product = &seen.product;                  \
-        (void)device, (void)product;                                       \
+#define VALUE(name, type, has_it, result)                                           \
+    API nvmlReturn_t name(nvmlDevice_t handle, type *out) {                         \
+        struct seen seen;                                                           \
+        nvmlReturn_t status = nvml_look_gpu(handle, out, &seen);                    \
+        const struct gy_device *device = &seen.device;                              \
+        const struct gy_product *product = &seen.product;                           \
+        (void)device, (void)product;                                                \
         if (status == NVML_SUCCESS && !(has_it)) status = NVML_ERROR_NOT_SUPPORTED; \
-        if (status == NVML_SUCCESS) *out = (type)(result);                 \
-        return status;                                                     \
+        if (status == NVML_SUCCESS) *out = (type)(result);                          \
+        return status;                                                              \
     }
 
 /* A text of the device; identity can be asked of a lost device too. */
-#define TEXT(name, look, has_it, result)                                   \
-    API nvmlReturn_t name(nvmlDevice_t handle, char *out, unsigned length) { \
-        struct seen seen;                                                  \
-        nvmlReturn_t status = look(handle, out, &seen);                    \
-        if (status != NVML_SUCCESS) return status;                         \
+#define TEXT(name, look, has_it, result)                                             \
+    API nvmlReturn_t name(nvmlDevice_t handle, char *out, unsigned length) {         \
+        struct seen seen;                                                            \
+        nvmlReturn_t status = look(handle, out, &seen);                              \
+        if (status != NVML_SUCCESS) return status;                                   \
         return (has_it) ? nvml_copy(out, length, result) : NVML_ERROR_NOT_SUPPORTED; \
     }
 
@@ -75,11 +75,11 @@ struct pci_info_ext {
     char bus_id[32];
 };
 
-#define FILL_PCI(out, seen)                                \
-    (out)->domain = (seen)->device.pci_domain;             \
-    (out)->bus = (seen)->device.pci_bus;                   \
-    (out)->device = (seen)->device.pci_device;             \
-    (out)->device_id = (seen)->product.pci_device_id;      \
+#define FILL_PCI(out, seen)                           \
+    (out)->domain = (seen)->device.pci_domain;        \
+    (out)->bus = (seen)->device.pci_bus;              \
+    (out)->device = (seen)->device.pci_device;        \
+    (out)->device_id = (seen)->product.pci_device_id; \
     (out)->subsystem_id = (seen)->product.pci_subsystem_id
 
 static void short_bus_id(char *out, size_t size, const struct gy_device *device) {
@@ -297,8 +297,14 @@ API nvmlReturn_t nvmlDeviceGetTemperatureThreshold(nvmlDevice_t handle, unsigned
     nvmlReturn_t status = nvml_look_gpu(handle, celsius, &seen);
     if (status != NVML_SUCCESS) return status;
     if (kind > 7) return NVML_ERROR_INVALID_ARGUMENT;
-    const unsigned thresholds[8] = {seen.product.shutdown_c, seen.product.slowdown_c, seen.product.memory_max_c,
-                                    seen.product.gpu_max_c, 0, 0, 0, 0};
+    const unsigned thresholds[8] = {seen.product.shutdown_c,
+                                    seen.product.slowdown_c,
+                                    seen.product.memory_max_c,
+                                    seen.product.gpu_max_c,
+                                    0,
+                                    0,
+                                    0,
+                                    0};
     if (!thresholds[kind]) return NVML_ERROR_NOT_SUPPORTED;
     *celsius = thresholds[kind];
     return NVML_SUCCESS;
@@ -390,7 +396,8 @@ static nvmlReturn_t clock_of(nvmlDevice_t handle, unsigned kind, unsigned *mhz, 
     const struct gy_device *now = &seen.device;
     const struct gy_product *most = &seen.product;
     const unsigned current[CLOCKS] = {now->graphics_mhz, now->sm_mhz, now->memory_mhz, now->video_mhz};
-    const unsigned highest[CLOCKS] = {most->graphics_max_mhz, most->sm_max_mhz, most->memory_max_mhz, most->video_max_mhz};
+    const unsigned highest[CLOCKS] = {most->graphics_max_mhz, most->sm_max_mhz, most->memory_max_mhz,
+                                      most->video_max_mhz};
     if (maximum && !highest[kind]) return NVML_ERROR_NOT_SUPPORTED;
     *mhz = maximum ? highest[kind] : current[kind];
     return NVML_SUCCESS;
@@ -505,8 +512,8 @@ API nvmlReturn_t nvmlDeviceGetTotalEccErrors(nvmlDevice_t handle, unsigned kind,
 /* All errors are of the device memory; the caches have none. */
 enum { IN_DEVICE_MEMORY = 2, LOCATIONS = 8 };
 
-API nvmlReturn_t nvmlDeviceGetMemoryErrorCounter(nvmlDevice_t handle, unsigned kind, unsigned counter, unsigned location,
-                                                 unsigned long long *count) {
+API nvmlReturn_t nvmlDeviceGetMemoryErrorCounter(nvmlDevice_t handle, unsigned kind, unsigned counter,
+                                                 unsigned location, unsigned long long *count) {
     if (location >= LOCATIONS) return NVML_ERROR_INVALID_ARGUMENT;
     nvmlReturn_t status = ecc_count(handle, kind, counter, count);
     if (status == NVML_SUCCESS && location != IN_DEVICE_MEMORY) *count = 0;
@@ -528,7 +535,8 @@ API nvmlReturn_t nvmlDeviceGetDetailedEccErrors(nvmlDevice_t handle, unsigned ki
 API nvmlReturn_t nvmlDeviceGetRemappedRows(nvmlDevice_t handle, unsigned *corrected, unsigned *uncorrected,
                                            unsigned *pending, unsigned *failure) {
     struct seen seen;
-    nvmlReturn_t status = nvml_look_gpu(handle, corrected && uncorrected && pending && failure ? corrected : NULL, &seen);
+    nvmlReturn_t status =
+        nvml_look_gpu(handle, corrected && uncorrected && pending && failure ? corrected : NULL, &seen);
     if (status != NVML_SUCCESS) return status;
     if (seen.product.compute_major < 8 || !seen.device.has_ecc) return NVML_ERROR_NOT_SUPPORTED;
     *corrected = seen.device.remapped_rows_corrected;
@@ -581,7 +589,8 @@ API nvmlReturn_t nvmlDeviceGetRetiredPagesPendingStatus(nvmlDevice_t handle, uns
 
 /* ----------------------------------------------------------------------------------------------------- PCI and links */
 
-static const unsigned LINK_SPEEDS[7] = {0, 2500, 5000, 8000, 16000, 32000, 64000}; /* Megabits a second, by generation. */
+static const unsigned LINK_SPEEDS[7] = {0,     2500,  5000, 8000,
+                                        16000, 32000, 64000}; /* Megabits a second, by generation. */
 
 VALUE(nvmlDeviceGetCurrPcieLinkGeneration, unsigned, product->pcie_generation, product->pcie_generation)
 VALUE(nvmlDeviceGetMaxPcieLinkGeneration, unsigned, product->pcie_generation, product->pcie_generation)

@@ -125,7 +125,9 @@ static void power_field(struct field *field, const struct seen *seen) {
         case POWER_INSTANT: give(field, UINT, seen->device.power_mw); return;
         case POWER_MIN_LIMIT: give_if(field, product->power_min_mw > 0, UINT, product->power_min_mw); return;
         case POWER_MAX_LIMIT: give_if(field, product->power_max_mw > 0, UINT, product->power_max_mw); return;
-        case POWER_DEFAULT_LIMIT: give_if(field, product->power_default_mw > 0, UINT, product->power_default_mw); return;
+        case POWER_DEFAULT_LIMIT:
+            give_if(field, product->power_default_mw > 0, UINT, product->power_default_mw);
+            return;
         default: give(field, UINT, seen->device.power_limit_mw);
     }
 }
@@ -193,7 +195,7 @@ API nvmlReturn_t nvmlDeviceGetSamples(nvmlDevice_t handle, unsigned kind, unsign
     if (status != NVML_SUCCESS) return status;
     if (kind >= SAMPLE_KINDS) return NVML_ERROR_INVALID_ARGUMENT;
     const struct gy_device *device = &seen.device;
-    const unsigned values[SAMPLE_KINDS] = {device->power_mw, device->gpu_percent, device->memory_percent,
+    const unsigned values[SAMPLE_KINDS] = {device->power_mw,        device->gpu_percent,     device->memory_percent,
                                            device->encoder_percent, device->decoder_percent, device->sm_mhz,
                                            device->memory_mhz};
     *type = UINT;

@@ -158,7 +158,8 @@ static nvmlReturn_t own_profile(const struct seen *seen, struct gy_mig_profile *
     do {
         nvmlReturn_t status = nvml_begin(&reading);
         if (status != NVML_SUCCESS) return status;
-        if (seen->mig.profile < 0 || seen->mig.profile >= GY_MIG_PROFILES || seen->device.product >= reading.product_count)
+        if (seen->mig.profile < 0 || seen->mig.profile >= GY_MIG_PROFILES
+            || seen->device.product >= reading.product_count)
             return NVML_ERROR_NOT_SUPPORTED;
         memcpy(profile, &reading.products[seen->device.product].mig_profiles[seen->mig.profile], sizeof *profile);
     } while (!nvml_still(&reading));
@@ -176,9 +177,9 @@ API nvmlReturn_t nvmlDeviceGetAttributes_v2(nvmlDevice_t handle, struct attribut
     nvmlReturn_t status = instance(handle, MIG_HANDLE, out, &seen);
     if (status != NVML_SUCCESS) return status;
     own_profile(&seen, &profile);
-    *out = (struct attributes){seen.mig.multiprocessors, profile.copy_engines, profile.decoders, profile.encoders,
-                               profile.jpegs, profile.ofas, seen.mig.slices, seen.mig.slices,
-                               seen.mig.memory_total_bytes >> 20};
+    *out = (struct attributes){seen.mig.multiprocessors, profile.copy_engines, profile.decoders,
+                               profile.encoders,         profile.jpegs,        profile.ofas,
+                               seen.mig.slices,          seen.mig.slices,      seen.mig.memory_total_bytes >> 20};
     return NVML_SUCCESS;
 }
 
@@ -212,25 +213,34 @@ enum { PROFILE_KINDS = 18 };
 
 API nvmlReturn_t nvmlDeviceGetGpuInstanceProfileInfo(nvmlDevice_t handle, unsigned kind, struct gpu_profile *out) {
     struct gy_mig_profile profile;
-    nvmlReturn_t status = profile_of(handle, kind < PROFILE_KINDS ? out : NULL, (struct profile_search){kind, 1}, &profile);
+    nvmlReturn_t status =
+        profile_of(handle, kind < PROFILE_KINDS ? out : NULL, (struct profile_search){kind, 1}, &profile);
     if (status != NVML_SUCCESS) return status;
-    *out = (struct gpu_profile){profile.id, 0, profile.slices, profile.instances_max, profile.multiprocessors,
-                                profile.copy_engines, profile.decoders, profile.encoders, profile.jpegs, profile.ofas,
+    *out = (struct gpu_profile){profile.id,
+                                0,
+                                profile.slices,
+                                profile.instances_max,
+                                profile.multiprocessors,
+                                profile.copy_engines,
+                                profile.decoders,
+                                profile.encoders,
+                                profile.jpegs,
+                                profile.ofas,
                                 profile.memory_bytes >> 20};
     return NVML_SUCCESS;
 }
 
-#define FILL_PROFILE(out, profile)                           \
-    (out)->id = (profile)->id;                               \
-    (out)->slices = (profile)->slices;                       \
-    (out)->instances = (profile)->instances_max;             \
-    (out)->multiprocessors = (profile)->multiprocessors;     \
-    (out)->copy_engines = (profile)->copy_engines;           \
-    (out)->decoders = (profile)->decoders;                   \
-    (out)->encoders = (profile)->encoders;                   \
-    (out)->jpegs = (profile)->jpegs;                         \
-    (out)->ofas = (profile)->ofas;                           \
-    (out)->memory_mib = (profile)->memory_bytes >> 20;       \
+#define FILL_PROFILE(out, profile)                       \
+    (out)->id = (profile)->id;                           \
+    (out)->slices = (profile)->slices;                   \
+    (out)->instances = (profile)->instances_max;         \
+    (out)->multiprocessors = (profile)->multiprocessors; \
+    (out)->copy_engines = (profile)->copy_engines;       \
+    (out)->decoders = (profile)->decoders;               \
+    (out)->encoders = (profile)->encoders;               \
+    (out)->jpegs = (profile)->jpegs;                     \
+    (out)->ofas = (profile)->ofas;                       \
+    (out)->memory_mib = (profile)->memory_bytes >> 20;   \
     snprintf((out)->name, sizeof(out)->name, "MIG %s", (profile)->name)
 
 static nvmlReturn_t profile_info(nvmlDevice_t handle, struct profile_search search, void *out) {
@@ -307,7 +317,9 @@ API nvmlReturn_t nvmlGpuInstanceGetInfo(nvmlDevice_t handle, struct gpu_instance
     nvmlReturn_t status = instance(handle, GPU_INSTANCE_HANDLE, out, &seen);
     if (status == NVML_SUCCESS) status = own_profile(&seen, &profile);
     if (status != NVML_SUCCESS) return status;
-    *out = (struct gpu_instance_info){nvml_handle_for(DEVICE_HANDLE, seen.device.uuid), seen.mig.gpu_instance, profile.id,
+    *out = (struct gpu_instance_info){nvml_handle_for(DEVICE_HANDLE, seen.device.uuid),
+                                      seen.mig.gpu_instance,
+                                      profile.id,
                                       {seen.mig.index, seen.mig.slices}};
     return NVML_SUCCESS;
 }
@@ -343,8 +355,15 @@ static nvmlReturn_t compute_profile_info(nvmlDevice_t handle, unsigned kind, str
     if (status == NVML_SUCCESS) status = own_profile(seen, &profile);
     if (status != NVML_SUCCESS) return status;
     if (kind != compute_profile(seen->mig.slices)) return NVML_ERROR_NOT_SUPPORTED;
-    *out = (struct compute_profile){kind, seen->mig.slices, 1, seen->mig.multiprocessors, profile.copy_engines,
-                                    profile.decoders, profile.encoders, profile.jpegs, profile.ofas};
+    *out = (struct compute_profile){kind,
+                                    seen->mig.slices,
+                                    1,
+                                    seen->mig.multiprocessors,
+                                    profile.copy_engines,
+                                    profile.decoders,
+                                    profile.encoders,
+                                    profile.jpegs,
+                                    profile.ofas};
     return NVML_SUCCESS;
 }
 
@@ -383,8 +402,10 @@ API nvmlReturn_t nvmlComputeInstanceGetInfo_v2(nvmlDevice_t handle, struct compu
     nvmlReturn_t status = instance(handle, COMPUTE_INSTANCE_HANDLE, out, &seen);
     if (status != NVML_SUCCESS) return status;
     *out = (struct compute_instance_info){nvml_handle_for(DEVICE_HANDLE, seen.device.uuid),
-                                          nvml_handle_for(GPU_INSTANCE_HANDLE, seen.mig.uuid), seen.mig.compute_instance,
-                                          compute_profile(seen.mig.slices), {0, seen.mig.slices}};
+                                          nvml_handle_for(GPU_INSTANCE_HANDLE, seen.mig.uuid),
+                                          seen.mig.compute_instance,
+                                          compute_profile(seen.mig.slices),
+                                          {0, seen.mig.slices}};
     return NVML_SUCCESS;
 }
 

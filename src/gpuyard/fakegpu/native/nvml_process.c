@@ -49,9 +49,8 @@ static void write_v2(void *out, unsigned place, const struct gy_process *process
 
 static void write_detail(void *out, unsigned place, const struct gy_process *process, const struct seen *seen) {
     (void)seen;
-    ((struct process_detail *)out)[place] =
-        (struct process_detail){process->pid, process->memory_bytes, (unsigned)process->gpu_instance,
-                                (unsigned)process->compute_instance, 0};
+    ((struct process_detail *)out)[place] = (struct process_detail){
+        process->pid, process->memory_bytes, (unsigned)process->gpu_instance, (unsigned)process->compute_instance, 0};
 }
 
 /* `kind` zero takes every process. `count` comes in as the room there is and goes out as what was found. */
@@ -83,10 +82,16 @@ static nvmlReturn_t list(nvmlDevice_t handle, unsigned kind, unsigned *count, vo
     return nvml_list_status(room, found);
 }
 
-#define PROCESS_LIST(name, kind)                                                                                  \
-    API nvmlReturn_t name(nvmlDevice_t handle, unsigned *count, void *out) { return list(handle, kind, count, out, write_v1); } \
-    API nvmlReturn_t name##_v2(nvmlDevice_t handle, unsigned *count, void *out) { return list(handle, kind, count, out, write_v2); } \
-    API nvmlReturn_t name##_v3(nvmlDevice_t handle, unsigned *count, void *out) { return list(handle, kind, count, out, write_v2); }
+#define PROCESS_LIST(name, kind)                                                  \
+    API nvmlReturn_t name(nvmlDevice_t handle, unsigned *count, void *out) {      \
+        return list(handle, kind, count, out, write_v1);                          \
+    }                                                                             \
+    API nvmlReturn_t name##_v2(nvmlDevice_t handle, unsigned *count, void *out) { \
+        return list(handle, kind, count, out, write_v2);                          \
+    }                                                                             \
+    API nvmlReturn_t name##_v3(nvmlDevice_t handle, unsigned *count, void *out) { \
+        return list(handle, kind, count, out, write_v2);                          \
+    }
 
 PROCESS_LIST(nvmlDeviceGetComputeRunningProcesses, COMPUTE)
 PROCESS_LIST(nvmlDeviceGetGraphicsRunningProcesses, GRAPHICS)
@@ -131,7 +136,8 @@ static void write_sample_v1(void *out, unsigned place, const struct gy_process *
 }
 
 /* There is one sample of each process: the reading. Who has seen it, or asks for an idle device, finds none. */
-static nvmlReturn_t samples(nvmlDevice_t handle, unsigned long long seen_us, unsigned *count, void *out, writer *write) {
+static nvmlReturn_t samples(nvmlDevice_t handle, unsigned long long seen_us, unsigned *count, void *out,
+                            writer *write) {
     struct seen seen;
     nvmlReturn_t status = nvml_look_gpu(handle, count, &seen);
     if (status != NVML_SUCCESS) return status;

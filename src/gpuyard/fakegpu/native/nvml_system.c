@@ -148,7 +148,8 @@ API nvmlReturn_t nvmlDeviceGetCount_v2(unsigned *count) {
         if (status != NVML_SUCCESS) return status;
         if (!count) return NVML_ERROR_INVALID_ARGUMENT;
         *count = 0;
-        for (uint32_t i = 0; i < reading.device_count; i++) *count += (unsigned)gy_shows_device(&nvml_view, &reading, i);
+        for (uint32_t i = 0; i < reading.device_count; i++)
+            *count += (unsigned)gy_shows_device(&nvml_view, &reading, i);
     } while (!nvml_still(&reading));
     return NVML_SUCCESS;
 }
@@ -222,7 +223,8 @@ static int same_bus(const struct search *search, const struct gy_device *device,
     unsigned parts[3], count = hex_parts(search->text, parts);
     unsigned domain = count == 3 ? parts[0] : 0;
     if (count < 2) return 0;
-    return domain == device->pci_domain && parts[count - 2] == device->pci_bus && parts[count - 1] == device->pci_device;
+    return domain == device->pci_domain && parts[count - 2] == device->pci_bus
+           && parts[count - 1] == device->pci_device;
 }
 
 API nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned index, nvmlDevice_t *handle) {

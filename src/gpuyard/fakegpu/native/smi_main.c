@@ -121,12 +121,13 @@ static int loop_option(struct options *options, int count, char **words, int *at
     return 1;
 }
 
-static const char *const CHANGES[] = {"-pm", "--persistence-mode", "-e", "--ecc-config", "-c", "--compute-mode", "-pl",
-                                      "--power-limit", "-ac", "--applications-clocks", "-lgc", "--lock-gpu-clocks",
-                                      "-lmc", "--lock-memory-clocks", "-mig", "--multi-instance-gpu", "-p",
-                                      "--reset-ecc-errors", "-am", "--accounting-mode"};
-static const char *const BARE_CHANGES[] = {"-r", "--gpu-reset", "-rac", "--reset-applications-clocks", "-rgc",
-                                           "--reset-gpu-clocks"};
+static const char *const CHANGES[] = {"-pm",  "--persistence-mode",    "-e",   "--ecc-config",
+                                      "-c",   "--compute-mode",        "-pl",  "--power-limit",
+                                      "-ac",  "--applications-clocks", "-lgc", "--lock-gpu-clocks",
+                                      "-lmc", "--lock-memory-clocks",  "-mig", "--multi-instance-gpu",
+                                      "-p",   "--reset-ecc-errors",    "-am",  "--accounting-mode"};
+static const char *const BARE_CHANGES[] = {"-r",   "--gpu-reset",       "-rac", "--reset-applications-clocks",
+                                           "-rgc", "--reset-gpu-clocks"};
 
 static int change_option(struct options *options, int count, char **words, int *at) {
     for (size_t i = 0; i < sizeof BARE_CHANGES / sizeof *BARE_CHANGES; i++)
@@ -189,7 +190,8 @@ static int read_options(struct options *options, int count, char **words) {
         if (loop || change_option(options, count, words, &at)) continue;
         return bad_option(words[at]);
     }
-    if ((options->mode == QUERY) != (options->format != NULL) || (options->xml && options->mode != REPORT)) return bad_combination();
+    if ((options->mode == QUERY) != (options->format != NULL) || (options->xml && options->mode != REPORT))
+        return bad_combination();
     if (options->display && options->mode != REPORT) return bad_combination();
     return 0;
 }
@@ -261,7 +263,8 @@ static enum exit_code change(struct smi *smi, const struct options *options) {
     return EXIT_NOT_SUPPORTED;
 }
 
-static enum exit_code show(struct smi *smi, const struct options *options, long round, struct csv csv, unsigned display) {
+static enum exit_code show(struct smi *smi, const struct options *options, long round, struct csv csv,
+                           unsigned display) {
     if (round > 0) csv.header = 0;
     switch (options->mode) {
         case LIST: smi_list(smi); return EXIT_OK;
@@ -311,9 +314,10 @@ static int print_version(void) {
     enum exit_code code = smi_take(&smi, NULL);
     if (code != EXIT_OK && code != EXIT_NOT_FOUND && code != EXIT_LOST) return code;
     const struct gy_machine *machine = smi.reading.machine;
-    printf("NVIDIA-SMI version  : %s\nNVML version        : %.*s\nDRIVER version      : %s\nCUDA Version        : %u.%u\n",
-           machine->driver_version, (int)strcspn(machine->driver_version, "."), machine->driver_version,
-           machine->driver_version, machine->cuda_major, machine->cuda_minor);
+    printf(
+        "NVIDIA-SMI version  : %s\nNVML version        : %.*s\nDRIVER version      : %s\nCUDA Version        : %u.%u\n",
+        machine->driver_version, (int)strcspn(machine->driver_version, "."), machine->driver_version,
+        machine->driver_version, machine->cuda_major, machine->cuda_minor);
     return EXIT_OK;
 }
 

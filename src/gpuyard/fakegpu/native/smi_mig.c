@@ -1,9 +1,7 @@
 /* nvidia-smi mig: the profiles a GPU can be cut by, and the instances it is cut into. Reading only. */
 #include "smi.h"
 
-static void no_mig(struct smi *smi, const char *what) {
-    fprintf(smi->out, "No %s found: Not Found\n", what);
-}
+static void no_mig(struct smi *smi, const char *what) { fprintf(smi->out, "No %s found: Not Found\n", what); }
 
 /* ---------------------------------------------------------------------------------------------------------- profiles */
 
@@ -26,7 +24,8 @@ static void profile_rows(struct smi *smi, const struct smi_gpu *gpu, uint32_t at
     fprintf(smi->out, "| %3u  MIG %-14s %3u   %5s %11.2f       No   %4u   %3u   %3u   |\n", gpu->index, profile->name,
             profile->id, left, (double)profile->memory_bytes / (1u << 30), profile->multiprocessors, profile->decoders,
             profile->encoders);
-    fprintf(smi->out, "| %63u   %3u   %3u   |\n%s", profile->copy_engines, profile->jpegs, profile->ofas, PROFILES_LINE);
+    fprintf(smi->out, "| %63u   %3u   %3u   |\n%s", profile->copy_engines, profile->jpegs, profile->ofas,
+            PROFILES_LINE);
 }
 
 void smi_mig_profiles(struct smi *smi) {
@@ -62,18 +61,20 @@ static void table_of(struct smi *smi, const struct instance_table *table) {
             const struct gy_mig *mig = &smi->reading.migs[m];
             if (!smi_shows_mig(smi, m)) continue;
             if (!shown++)
-                fprintf(smi->out, "%s| %-66s |\n| %-66s |\n| %-66s |\n%s", LINE, table->title, table->first, table->second,
-                        "|====================================================================|\n");
+                fprintf(smi->out, "%s| %-66s |\n| %-66s |\n| %-66s |\n%s", LINE, table->title, table->first,
+                        table->second, "|====================================================================|\n");
             int known = mig->profile >= 0 && mig->profile < GY_MIG_PROFILES;
             char row[128];
-            table->row(row, sizeof row, &smi->gpus[i], mig, known ? smi->gpus[i].product->mig_profiles[mig->profile].id : 0);
+            table->row(row, sizeof row, &smi->gpus[i], mig,
+                       known ? smi->gpus[i].product->mig_profiles[mig->profile].id : 0);
             fprintf(smi->out, "| %-66s |\n%s", row, LINE);
         }
     }
     if (!shown) no_mig(smi, table->title);
 }
 
-static void gpu_instance(char *out, size_t size, const struct smi_gpu *gpu, const struct gy_mig *mig, unsigned profile) {
+static void gpu_instance(char *out, size_t size, const struct smi_gpu *gpu, const struct gy_mig *mig,
+                         unsigned profile) {
     snprintf(out, size, "%3u  MIG %-16s %4u     %4u       %3u:%u", gpu->index, mig->profile_name, profile,
              mig->gpu_instance, mig->index, mig->slices);
 }
@@ -86,8 +87,9 @@ static void compute_instance(char *out, size_t size, const struct smi_gpu *gpu, 
 }
 
 void smi_mig_instances(struct smi *smi) {
-    static const struct instance_table TABLE = {"GPU instances:", "GPU   Name              Profile  Instance   Placement",
-                                                "                           ID       ID       Start:Size", gpu_instance};
+    static const struct instance_table TABLE = {
+        "GPU instances:", "GPU   Name              Profile  Instance   Placement",
+        "                           ID       ID       Start:Size", gpu_instance};
     table_of(smi, &TABLE);
 }
 

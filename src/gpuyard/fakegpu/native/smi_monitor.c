@@ -13,11 +13,11 @@ struct column {
     void (*read)(const struct smi_gpu *gpu, char *out);
 };
 
-#define COLUMN(function, has_it, value)                                              \
-    static void function(const struct smi_gpu *gpu, char *out) {                     \
-        const struct gy_device *device = gpu->device;                                \
-        if (has_it) snprintf(out, CELL, "%llu", (unsigned long long)(value));        \
-        else snprintf(out, CELL, "-");                                               \
+#define COLUMN(function, has_it, value)                                       \
+    static void function(const struct smi_gpu *gpu, char *out) {              \
+        const struct gy_device *device = gpu->device;                         \
+        if (has_it) snprintf(out, CELL, "%llu", (unsigned long long)(value)); \
+        else snprintf(out, CELL, "-");                                        \
     }
 
 COLUMN(power, 1, (device->power_mw + 500) / 1000)
@@ -39,12 +39,24 @@ COLUMN(received, 1, device->pcie_rx_bytes_per_s >> 20)
 COLUMN(sent, 1, device->pcie_tx_bytes_per_s >> 20)
 
 static const struct column COLUMNS[] = {
-    {'p', "pwr", "W", 6, power},           {'p', "gtemp", "C", 6, temperature}, {'p', "mtemp", "C", 6, memory_temperature},
-    {'u', "sm", "%", 6, sm_use},           {'u', "mem", "%", 6, memory_use},    {'u', "enc", "%", 6, encoder_use},
-    {'u', "dec", "%", 6, decoder_use},     {'u', "jpg", "%", 6, no_use},        {'u', "ofa", "%", 6, no_use},
-    {'c', "mclk", "MHz", 6, memory_clock}, {'c', "pclk", "MHz", 6, sm_clock},   {'m', "fb", "MB", 7, used},
-    {'m', "bar1", "MB", 6, bar1},          {'e', "sbecc", "errs", 6, corrected}, {'e', "dbecc", "errs", 6, uncorrected},
-    {'e', "pci", "errs", 6, replays},      {'t', "rxpci", "MB/s", 6, received}, {'t', "txpci", "MB/s", 6, sent},
+    {'p', "pwr", "W", 6, power},
+    {'p', "gtemp", "C", 6, temperature},
+    {'p', "mtemp", "C", 6, memory_temperature},
+    {'u', "sm", "%", 6, sm_use},
+    {'u', "mem", "%", 6, memory_use},
+    {'u', "enc", "%", 6, encoder_use},
+    {'u', "dec", "%", 6, decoder_use},
+    {'u', "jpg", "%", 6, no_use},
+    {'u', "ofa", "%", 6, no_use},
+    {'c', "mclk", "MHz", 6, memory_clock},
+    {'c', "pclk", "MHz", 6, sm_clock},
+    {'m', "fb", "MB", 7, used},
+    {'m', "bar1", "MB", 6, bar1},
+    {'e', "sbecc", "errs", 6, corrected},
+    {'e', "dbecc", "errs", 6, uncorrected},
+    {'e', "pci", "errs", 6, replays},
+    {'t', "rxpci", "MB/s", 6, received},
+    {'t', "txpci", "MB/s", 6, sent},
 };
 
 enum { COLUMN_COUNT = sizeof COLUMNS / sizeof *COLUMNS };
@@ -75,21 +87,26 @@ void smi_device_monitor(struct smi *smi, int header, const char *groups) {
 
 void smi_process_monitor(struct smi *smi, int header) {
     if (header)
-        fputs("# gpu         pid   type     sm    mem    enc    dec    jpg    ofa    command\n"
-              "# Idx           #    C/G      %      %      %      %      %      %    name\n",
-              smi->out);
+        fputs(
+            "# gpu         pid   type     sm    mem    enc    dec    jpg    ofa    command\n"
+            "# Idx           #    C/G      %      %      %      %      %      %    name\n",
+            smi->out);
     for (unsigned i = 0; i < smi->count; i++) {
         struct gy_span span;
         if (!smi_processes(smi, &smi->gpus[i], &span))
-            fprintf(smi->out, "%5u  %10s  %5s  %5s  %5s  %5s  %5s  %5s  %5s    %s\n", smi->gpus[i].index, "-", "-", "-", "-",
-                    "-", "-", "-", "-", "-");
+            fprintf(smi->out, "%5u  %10s  %5s  %5s  %5s  %5s  %5s  %5s  %5s    %s\n", smi->gpus[i].index, "-", "-", "-",
+                    "-", "-", "-", "-", "-", "-");
         for (uint32_t p = span.first; p < span.end; p++) {
             const struct gy_process *process = &smi->reading.processes[p];
             if (!smi_shows_process(smi, &smi->gpus[i], p)) continue;
             const char *slash = strrchr(process->name, '/');
-            fprintf(smi->out, "%5u  %10u  %5s  %5u  %5u  %5s  %5s  %5s  %5s    %-15.15s\n", smi->gpus[i].index, process->pid,
-                    process->kind == 'M' ? "M+C" : process->kind == 'G' ? "G" : "C", process->sm_percent,
-                    process->memory_percent, "-", "-", "-", "-", slash ? slash + 1 : process->name);
+            fprintf(smi->out, "%5u  %10u  %5s  %5u  %5u  %5s  %5s  %5s  %5s    %-15.15s\n", smi->gpus[i].index,
+                    process->pid,
+                    process->kind == 'M'   ? "M+C"
+                    : process->kind == 'G' ? "G"
+                                           : "C",
+                    process->sm_percent, process->memory_percent, "-", "-", "-", "-",
+                    slash ? slash + 1 : process->name);
         }
     }
 }
@@ -106,9 +123,10 @@ void smi_topology(struct smi *smi) {
         }
         fputs("\t\t\tN/A\n", smi->out);
     }
-    fputs("\nLegend:\n\n  X    = Self\n  NODE = Connection across PCIe host bridges within one NUMA node\n"
-          "  NV#  = Connection across a bonded set of # NVLinks\n",
-          smi->out);
+    fputs(
+        "\nLegend:\n\n  X    = Self\n  NODE = Connection across PCIe host bridges within one NUMA node\n"
+        "  NV#  = Connection across a bonded set of # NVLinks\n",
+        smi->out);
 }
 
 void smi_links(struct smi *smi) {
@@ -117,6 +135,7 @@ void smi_links(struct smi *smi) {
         fprintf(smi->out, "GPU %u: %s (UUID: %s)\n", gpu->index, gpu->product->name, gpu->device->uuid);
         for (unsigned link = 0; link < gpu->product->nvlinks; link++)
             fprintf(smi->out, "\t Link %u: %.3f GB/s\n", link, gpu->product->nvlink_mb_per_s / 1000.0);
-        if (!gpu->product->nvlinks) fputs("Unable to retrieve NVLink information as all links are inActive\n", smi->out);
+        if (!gpu->product->nvlinks)
+            fputs("Unable to retrieve NVLink information as all links are inActive\n", smi->out);
     }
 }

@@ -16,18 +16,18 @@ struct row {
 /* Writes the value without its unit, or gives zero where the device has no such thing. */
 typedef int reader(const struct row *row, char *out);
 
-#define READ(name, has_it, ...)                                         \
-    static int name(const struct row *row, char *out) {                 \
-        const struct gy_device *device = row->gpu->device;              \
-        const struct gy_product *product = row->gpu->product;           \
-        (void)device, (void)product;                                    \
-        return (has_it) && snprintf(out, VALUE, __VA_ARGS__) >= 0;      \
+#define READ(name, has_it, ...)                                    \
+    static int name(const struct row *row, char *out) {            \
+        const struct gy_device *device = row->gpu->device;         \
+        const struct gy_product *product = row->gpu->product;      \
+        (void)device, (void)product;                               \
+        return (has_it) && snprintf(out, VALUE, __VA_ARGS__) >= 0; \
     }
 
 #define NUMBER(name, has_it, value) READ(name, has_it, "%llu", (unsigned long long)(value))
 #define MIB(name, bytes) READ(name, 1, "%llu", smi_mib(bytes))
 #define WATTS(name, has_it, mw) READ(name, has_it, "%.2f", (mw) / 1000.0)
-#define REASON(name, bit) READ(name, 1, "%s", device->throttle_reasons & (bit) ? "Active" : "Not Active")
+#define REASON(name, bit) READ(name, 1, "%s", device->throttle_reasons &(bit) ? "Active" : "Not Active")
 #define ECC(name, value) NUMBER(name, device->has_ecc, value)
 #define NOTHING(name) READ(name, 0, "%s", "")
 
@@ -126,7 +126,7 @@ MIB(process_memory, row->process->memory_bytes)
 NUMBER(supported_graphics, 1, row->graphics_mhz)
 
 struct field {
-    const char *name; /* As the heading shows it. */
+    const char *name;  /* As the heading shows it. */
     const char *other; /* Another name a script may use, or an empty text. */
     const char *unit;
     reader *read;
@@ -180,7 +180,8 @@ static const struct field GPU_FIELDS[] = {
     {"clocks_event_reasons.hw_slowdown", "clocks_throttle_reasons.hw_slowdown", "", slowdown_reason},
     {"clocks_event_reasons.hw_thermal_slowdown", "clocks_throttle_reasons.hw_thermal_slowdown", "",
      hardware_thermal_reason},
-    {"clocks_event_reasons.hw_power_brake_slowdown", "clocks_throttle_reasons.hw_power_brake_slowdown", "", brake_reason},
+    {"clocks_event_reasons.hw_power_brake_slowdown", "clocks_throttle_reasons.hw_power_brake_slowdown", "",
+     brake_reason},
     {"clocks_event_reasons.sw_thermal_slowdown", "clocks_throttle_reasons.sw_thermal_slowdown", "",
      software_thermal_reason},
     {"clocks_event_reasons.sync_boost", "clocks_throttle_reasons.sync_boost", "", sync_reason},
@@ -269,9 +270,11 @@ static const struct field GPU_FIELDS[] = {
 };
 
 /* How every other query names its GPU. */
-#define GPU_NAMES                                                                                      \
+#define GPU_NAMES                                                                                 \
     {"timestamp", "", "", timestamp}, {"gpu_name", "", "", name}, {"gpu_bus_id", "", "", bus_id}, \
-        {"gpu_serial", "", "", serial}, {"gpu_uuid", "", "", uuid}
+        {"gpu_serial", "", "", serial}, {                                                         \
+        "gpu_uuid", "", "", uuid                                                                  \
+    }
 
 static const struct field APP_FIELDS[] = {
     GPU_NAMES,

@@ -18,19 +18,34 @@ enum {
     PERFORMANCE = 1 << 9,
     ROW_REMAPPER = 1 << 10,
     SUPPORTED_CLOCKS = 1 << 11,
-    NOTHING = 1 << 12
+    ENCODER_STATS = 1 << 12,
+    FBC_STATS = 1 << 13,
+    NOTHING = 1 << 14
 };
 
 static const struct {
     const char *word;
     unsigned display;
 } DISPLAYS[] = {
-    {"MEMORY", MEMORY},           {"UTILIZATION", UTILIZATION}, {"ECC", ECC},   {"TEMPERATURE", TEMPERATURE},
-    {"POWER", POWER},             {"CLOCK", CLOCK},             {"PIDS", PIDS}, {"COMPUTE", COMPUTE},
-    {"PERFORMANCE", PERFORMANCE}, {"ROW_REMAPPER", ROW_REMAPPER}, {"SUPPORTED_CLOCKS", SUPPORTED_CLOCKS},
+    {"MEMORY", MEMORY},
+    {"UTILIZATION", UTILIZATION},
+    {"ECC", ECC},
+    {"TEMPERATURE", TEMPERATURE},
+    {"POWER", POWER},
+    {"CLOCK", CLOCK},
+    {"PIDS", PIDS},
+    {"COMPUTE", COMPUTE},
+    {"PERFORMANCE", PERFORMANCE},
+    {"ROW_REMAPPER", ROW_REMAPPER},
+    {"SUPPORTED_CLOCKS", SUPPORTED_CLOCKS},
     /* Known words about which there is nothing to say. */
-    {"PAGE_RETIREMENT", NOTHING}, {"ACCOUNTING", NOTHING}, {"ENCODER_STATS", NOTHING},
-    {"FBC_STATS", NOTHING},        {"VOLTAGE", NOTHING},         {"RESET_STATUS", NOTHING}, {"GSP_FIRMWARE_VERSION", NOTHING},
+    {"PAGE_RETIREMENT", NOTHING},
+    {"ACCOUNTING", NOTHING},
+    {"ENCODER_STATS", ENCODER_STATS},
+    {"FBC_STATS", FBC_STATS},
+    {"VOLTAGE", NOTHING},
+    {"RESET_STATUS", NOTHING},
+    {"GSP_FIRMWARE_VERSION", NOTHING},
 };
 
 unsigned smi_display(const char *words, int *bad) {
@@ -250,7 +265,17 @@ static void utilization(struct report *report, const struct gy_device *device) {
     close_section(report, "utilization");
 }
 
-static void ecc_counts(struct report *report, int has_it, unsigned long long corrected, unsigned long long uncorrected) {
+/* Nobody encodes or captures. */
+static void sessions(struct report *report, const char *label, const char *tag) {
+    open_section(report, label, tag);
+    item(report, "Active Sessions", "session_count", "0");
+    item(report, "Average FPS", "average_fps", "0");
+    item(report, "Average Latency", "average_latency", "0");
+    close_section(report, tag);
+}
+
+static void ecc_counts(struct report *report, int has_it, unsigned long long corrected,
+                       unsigned long long uncorrected) {
     number(report, "SRAM Correctable", "sram_correctable", has_it, 0, "");
     number(report, "SRAM Uncorrectable", "sram_uncorrectable", has_it, 0, "");
     number(report, "DRAM Correctable", "dram_correctable", has_it, corrected, "");
@@ -293,7 +318,8 @@ static void temperature(struct report *report, const struct smi_gpu *gpu) {
     item(report, "GPU Current Temp", "gpu_temp", "%d C", gpu->device->temperature_c);
     number(report, "GPU Shutdown Temp", "gpu_temp_max_threshold", product->shutdown_c > 0, product->shutdown_c, " C");
     number(report, "GPU Slowdown Temp", "gpu_temp_slow_threshold", product->slowdown_c > 0, product->slowdown_c, " C");
-    number(report, "GPU Max Operating Temp", "gpu_temp_max_gpu_threshold", product->gpu_max_c > 0, product->gpu_max_c, " C");
+    number(report, "GPU Max Operating Temp", "gpu_temp_max_gpu_threshold", product->gpu_max_c > 0, product->gpu_max_c,
+           " C");
     number(report, "Memory Current Temp", "memory_temp", sensor, (unsigned)gpu->device->memory_temperature_c, " C");
     number(report, "Memory Max Operating Temp", "gpu_temp_max_mem_threshold", product->memory_max_c > 0,
            product->memory_max_c, " C");
@@ -375,12 +401,15 @@ static void one_gpu(struct report *report, struct smi *smi, const struct smi_gpu
     if (shows(report, GENERAL)) {
         identity(report, smi, gpu);
         pci(report, gpu);
-        number(report, "Fan Speed", "fan_speed", gpu->device->fan_percent != GY_NONE, (unsigned)gpu->device->fan_percent, " %");
+        number(report, "Fan Speed", "fan_speed", gpu->device->fan_percent != GY_NONE,
+               (unsigned)gpu->device->fan_percent, " %");
     }
     if (shows(report, PERFORMANCE)) performance(report, gpu->device);
     if (shows(report, MEMORY)) memory(report, gpu);
     if (shows(report, COMPUTE)) item(report, "Compute Mode", "compute_mode", "Default");
     if (shows(report, UTILIZATION)) utilization(report, gpu->device);
+    if (shows(report, ENCODER_STATS)) sessions(report, "Encoder Stats", "encoder_stats");
+    if (shows(report, FBC_STATS)) sessions(report, "FBC Stats", "fbc_stats");
     if (shows(report, ECC)) ecc(report, gpu->device);
     if (shows(report, ROW_REMAPPER)) remapped_rows(report, gpu);
     if (shows(report, TEMPERATURE)) temperature(report, gpu);
@@ -397,7 +426,9 @@ void smi_report(struct smi *smi, int xml, unsigned display) {
     struct report report = {smi->out, xml, display, xml};
     const struct gy_machine *machine = smi->reading.machine;
     char now[64];
-    if (xml) fputs("<?xml version=\"1.0\" ?>\n<!DOCTYPE nvidia_smi_log SYSTEM \"nvsmi_device_v12.dtd\">\n<nvidia_smi_log>\n", smi->out);
+    if (xml)
+        fputs("<?xml version=\"1.0\" ?>\n<!DOCTYPE nvidia_smi_log SYSTEM \"nvsmi_device_v12.dtd\">\n<nvidia_smi_log>\n",
+              smi->out);
     else fputs("\n==============NVSMI LOG==============\n\n", smi->out);
     item(&report, "Timestamp", "timestamp", "%s", smi_now(now, sizeof now, "%a %b %e %H:%M:%S %Y"));
     item(&report, "Driver Version", "driver_version", "%s", machine->driver_version);

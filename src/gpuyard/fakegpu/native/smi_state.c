@@ -77,7 +77,8 @@ static int asked_for(const char *ids, const struct smi_gpu *gpu) {
 }
 
 static void say_lost(struct smi *smi, const struct smi_gpu *gpu) {
-    fprintf(smi->complaints, "Unable to determine the device handle for GPU%s: GPU is lost.  Reboot the system to recover this GPU\n",
+    fprintf(smi->complaints,
+            "Unable to determine the device handle for GPU%s: GPU is lost.  Reboot the system to recover this GPU\n",
             gpu->device->pci_bus_id + 4);
     smi->lost++;
 }

@@ -3,8 +3,10 @@
 
 #include <string.h>
 
-static const char WIDE[] = "+-----------------------------------------------------------------------------------------+\n";
-static const char ROWS[] = "+-----------------------------------------+------------------------+----------------------+\n";
+static const char WIDE[] =
+    "+-----------------------------------------------------------------------------------------+\n";
+static const char ROWS[] =
+    "+-----------------------------------------+------------------------+----------------------+\n";
 
 static void heading(struct smi *smi) {
     const struct gy_machine *machine = smi->reading.machine;
@@ -14,12 +16,13 @@ static void heading(struct smi *smi) {
     fputs(WIDE, smi->out);
     fprintf(smi->out, "| NVIDIA-SMI %-22s Driver Version: %-14s CUDA Version: %-8s |\n", machine->driver_version,
             machine->driver_version, cuda);
-    fputs("|-----------------------------------------+------------------------+----------------------+\n"
-          "| GPU  Name                 Persistence-M | Bus-Id          Disp.A | Volatile Uncorr. ECC |\n"
-          "| Fan  Temp   Perf          Pwr:Usage/Cap |           Memory-Usage | GPU-Util  Compute M. |\n"
-          "|                                         |                        |               MIG M. |\n"
-          "|=========================================+========================+======================|\n",
-          smi->out);
+    fputs(
+        "|-----------------------------------------+------------------------+----------------------+\n"
+        "| GPU  Name                 Persistence-M | Bus-Id          Disp.A | Volatile Uncorr. ECC |\n"
+        "| Fan  Temp   Perf          Pwr:Usage/Cap |           Memory-Usage | GPU-Util  Compute M. |\n"
+        "|                                         |                        |               MIG M. |\n"
+        "|=========================================+========================+======================|\n",
+        smi->out);
 }
 
 static void number_or(char *out, size_t size, int has_it, const char *format, unsigned long long value) {
@@ -35,28 +38,34 @@ static void gpu_rows(FILE *out, const struct smi_gpu *gpu) {
     number_or(use, sizeof use, !device->mig_enabled, "%llu%%", device->gpu_percent);
     snprintf(memory, sizeof memory, "%7lluMiB / %6lluMiB", smi_mib(device->memory_used_bytes),
              smi_mib(device->memory_total_bytes));
-    fprintf(out, "| %3u  %-26.26s     On  |   %s Off | %20s |\n", gpu->index, gpu->product->name, device->pci_bus_id, ecc);
+    fprintf(out, "| %3u  %-26.26s     On  |   %s Off | %20s |\n", gpu->index, gpu->product->name, device->pci_bus_id,
+            ecc);
     fprintf(out, "| %3s  %3dC    P%-2u         %5uW / %4uW | %22s | %7s      Default |\n", fan, device->temperature_c,
-            device->performance_state, (device->power_mw + 500) / 1000, (device->power_limit_mw + 500) / 1000, memory, use);
+            device->performance_state, (device->power_mw + 500) / 1000, (device->power_limit_mw + 500) / 1000, memory,
+            use);
     fprintf(out, "|                                         |                        | %20s |\n",
-            !gpu->product->mig ? "N/A" : device->mig_enabled ? "Enabled" : "Disabled");
+            !gpu->product->mig    ? "N/A"
+            : device->mig_enabled ? "Enabled"
+                                  : "Disabled");
     fputs(ROWS, out);
 }
 
 /* ---------------------------------------------------------------------------------------------------- MIG instances */
 
-static const char MIG_END[] = "+------------------+----------------------------------+-----------+-----------------------+\n";
+static const char MIG_END[] =
+    "+------------------+----------------------------------+-----------+-----------------------+\n";
 
 static void mig_heading(FILE *out) {
     fputc('\n', out);
     fputs(WIDE, out);
     fprintf(out, "| %-87s |\n", "MIG devices:");
     fputs(MIG_END, out);
-    fputs("| GPU  GI  CI  MIG |                     Memory-Usage |        Vol|        Shared         |\n"
-          "|      ID  ID  Dev |                       BAR1-Usage | SM     Unc| CE ENC  DEC  OFA  JPG |\n"
-          "|                  |                                  |        ECC|                       |\n"
-          "|==================+==================================+===========+=======================|\n",
-          out);
+    fputs(
+        "| GPU  GI  CI  MIG |                     Memory-Usage |        Vol|        Shared         |\n"
+        "|      ID  ID  Dev |                       BAR1-Usage | SM     Unc| CE ENC  DEC  OFA  JPG |\n"
+        "|                  |                                  |        ECC|                       |\n"
+        "|==================+==================================+===========+=======================|\n",
+        out);
 }
 
 static void mig_rows(FILE *out, const struct smi_gpu *gpu, const struct gy_mig *mig, unsigned index) {
@@ -112,15 +121,18 @@ static void process_row(FILE *out, const struct smi_gpu *gpu, const struct gy_pr
 
 static void process_table(struct smi *smi) {
     fprintf(smi->out, "\n%s| %-87s |\n", WIDE, "Processes:");
-    fprintf(smi->out, "| %-87s |\n", " GPU   GI   CI              PID   Type   Process name                        GPU Memory");
-    fprintf(smi->out, "| %-87s |\n", "       ID   ID                                                               Usage");
+    fprintf(smi->out, "| %-87s |\n",
+            " GPU   GI   CI              PID   Type   Process name                        GPU Memory");
+    fprintf(smi->out, "| %-87s |\n",
+            "       ID   ID                                                               Usage");
     fputs("|=========================================================================================|\n", smi->out);
     unsigned found = 0;
     for (unsigned i = 0; i < smi->count; i++) {
         struct gy_span span;
         found += smi_processes(smi, &smi->gpus[i], &span);
         for (uint32_t p = span.first; p < span.end; p++)
-            if (smi_shows_process(smi, &smi->gpus[i], p)) process_row(smi->out, &smi->gpus[i], &smi->reading.processes[p]);
+            if (smi_shows_process(smi, &smi->gpus[i], p))
+                process_row(smi->out, &smi->gpus[i], &smi->reading.processes[p]);
     }
     if (!found) fprintf(smi->out, "| %-87s |\n", " No running processes found");
     fputs(WIDE, smi->out);

@@ -20,14 +20,7 @@
 #define GY_VERSION 1u
 #define GY_NONE (-1) /* A signed field the device does not have. */
 
-enum {
-    GY_UUID = 96,
-    GY_NAME = 96,
-    GY_TEXT = 32,
-    GY_PROCESS_NAME = 256,
-    GY_EVENTS = 64,
-    GY_MIG_PROFILES = 24
-};
+enum { GY_UUID = 96, GY_NAME = 96, GY_TEXT = 32, GY_PROCESS_NAME = 256, GY_EVENTS = 64, GY_MIG_PROFILES = 24 };
 
 enum gy_health { GY_HEALTH_OK = 0, GY_HEALTH_UNHEALTHY = 1, GY_HEALTH_OFF_THE_BUS = 2 };
 
@@ -40,7 +33,8 @@ struct gy_header {
     uint64_t body_offset[2];
     uint64_t body_size;
     uint32_t product_capacity, device_capacity, mig_capacity, process_capacity;
-    uint32_t products_at, devices_at, migs_at, processes_at; /* From the start of a body, which starts with a gy_machine. */
+    uint32_t products_at, devices_at, migs_at,
+        processes_at; /* From the start of a body, which starts with a gy_machine. */
 };
 
 /* `type` is the bit of NVML's event types; `data` is the Xid, or for a performance state its number. */

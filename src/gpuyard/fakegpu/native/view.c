@@ -35,16 +35,16 @@ static int fits(const struct gy_header *header, size_t size) {
 
 static enum gy_status check(struct gy_view *view, const struct gy_header *header, size_t size) {
     if (memcmp(header->magic, GY_MAGIC, sizeof header->magic)) {
-        snprintf(view->why, sizeof view->why, "%.180s is not a state file of gpuyard", view->path);
+        snprintf(view->why, sizeof view->why, "%s is not a state file of gpuyard", view->path);
         return GY_BROKEN;
     }
     if (header->version != GY_VERSION) {
-        snprintf(view->why, sizeof view->why, "%.160s has version %u of the state file; this program reads version %u",
+        snprintf(view->why, sizeof view->why, "%s has version %u of the state file; this program reads version %u",
                  view->path, header->version, GY_VERSION);
         return GY_OTHER_VERSION;
     }
     if (!fits(header, size)) {
-        snprintf(view->why, sizeof view->why, "%.180s is cut short", view->path);
+        snprintf(view->why, sizeof view->why, "%s is cut short", view->path);
         return GY_BROKEN;
     }
     return GY_OK;
@@ -53,7 +53,7 @@ static enum gy_status check(struct gy_view *view, const struct gy_header *header
 static enum gy_status map(struct gy_view *view, const struct gy_header **header, size_t *size) {
     int file = open(view->path, O_RDONLY | O_CLOEXEC);
     if (file < 0) {
-        snprintf(view->why, sizeof view->why, "%.180s cannot be opened: %.60s", view->path, strerror(errno));
+        snprintf(view->why, sizeof view->why, "%s cannot be opened: %.60s", view->path, strerror(errno));
         return GY_NO_STATE;
     }
     off_t length = lseek(file, 0, SEEK_END);
@@ -61,7 +61,7 @@ static enum gy_status map(struct gy_view *view, const struct gy_header **header,
     if (length >= (off_t)sizeof(struct gy_header)) memory = mmap(NULL, (size_t)length, PROT_READ, MAP_SHARED, file, 0);
     close(file);
     if (memory == MAP_FAILED) {
-        snprintf(view->why, sizeof view->why, "%.180s is not a state file of gpuyard", view->path);
+        snprintf(view->why, sizeof view->why, "%s is not a state file of gpuyard", view->path);
         return GY_BROKEN;
     }
     enum gy_status status = check(view, memory, (size_t)length);

@@ -11,7 +11,7 @@
 
 #include "state.h"
 
-enum { GY_PATH = 4096, GY_VISIBLE = 4096, GY_WHY = 256 };
+enum { GY_PATH = 4096, GY_VISIBLE = 4096, GY_WHY = GY_PATH + 160 };
 
 enum gy_status {
     GY_OK = 0,
