@@ -22,7 +22,7 @@ SOCKET: Final = "control.sock"
 MACHINES: Final = "machines"
 LOG: Final = "log"
 HOME: Final = "GPUYARD_FAKE_HOME"
-MAX_LINE_BYTES: Final = 64 << 20
+MAX_LINE_BYTES: Final = 256 << 20
 MAX_SOCKET_PATH: Final = 107
 """Longer paths do not fit into the kernel's address of a socket."""
 ANSWER_SECONDS: Final = 20.0
