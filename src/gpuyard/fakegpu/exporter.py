@@ -8,14 +8,14 @@ each metric. The text of 40 000 GPUs is made piece by piece, so that it is never
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from functools import cache
+from enum import Enum
 from itertools import compress
 from operator import attrgetter
 from typing import Final
 
 import msgspec
 
-from gpuyard.fakegpu.products import product_named
+from gpuyard.fakegpu.products import Product, product_named
 from gpuyard.fakegpu.reading import DeviceReading, Health, Holder, MachineReading, MigInstance
 from gpuyard.fakegpu.xids import xid_text
 
@@ -24,13 +24,20 @@ HOSTNAME_LABELS: Final = ("Hostname", "hostname")
 """The exporter's releases spell this label with a capital; its newest source does not."""
 LINES_PER_PIECE: Final = 2000
 OLDEST_PROFILED: Final = (7, 0)
-"""Profiling counters, and the one of energy, came with this compute capability,"""
 OLDEST_REMAPPING: Final = (8, 0)
-"""and remapped memory rows with this one."""
 
 Value = int | str | None
 OfDevice = Callable[[DeviceReading], Value]
 OfInstance = Callable[[DeviceReading, MigInstance], Value]
+
+
+class Needs(Enum):
+    """What a product must have for a metric to be told of it."""
+
+    NOTHING = "nothing"
+    PROFILING = "counters of profiling and energy, which came with Volta"
+    REMAPPING = "memory rows that can be remapped, which came with Ampere"
+    NVLINK = "NVLinks"
 
 
 class Metric(msgspec.Struct, frozen=True):
@@ -41,6 +48,7 @@ class Metric(msgspec.Struct, frozen=True):
     help: str
     of_device: OfDevice
     of_instance: OfInstance | None
+    needs: Needs = Needs.NOTHING
 
     @property
     def head(self) -> str:
@@ -55,10 +63,7 @@ def _watts(device: DeviceReading) -> str:
 
 
 _RATIOS: Final = tuple(f"{percent // 100}.{percent % 100:02}0000" for percent in range(101))
-
-
-def _ratio(percent: int) -> str:
-    return _RATIOS[percent]
+"""What a percentage is as a share of one."""
 
 
 def _ecc(field: str) -> OfDevice:
@@ -69,45 +74,24 @@ def _ecc(field: str) -> OfDevice:
 _HEALTH: Final = {Health.OK: 0, Health.UNHEALTHY: 20, Health.OFF_THE_BUS: 20}
 
 
-class Abilities(msgspec.Struct, frozen=True):
-    """What a product has counters for; the exporter leaves out what it has none for."""
-
-    profiles: bool
-    remaps_rows: bool
-    has_nvlink: bool
-
-
-@cache
-def _abilities(product_name: str) -> Abilities:
-    product = product_named(product_name)
-    capability = product.compute_capability
-    return Abilities(capability >= OLDEST_PROFILED, capability >= OLDEST_REMAPPING, product.nvlinks > 0)
-
-
-def _profiled(read: OfDevice) -> OfDevice:
-    return lambda device: read(device) if _abilities(device.product).profiles else None
-
-
-def _remapped(read: OfDevice) -> OfDevice:
-    return lambda device: read(device) if _abilities(device.product).remaps_rows else None
-
-
-def _nvlink(device: DeviceReading) -> Value:
-    return device.nvlink_bytes >> 20 if _abilities(device.product).has_nvlink else None
-
-
-def _whole_device(name: str, help_: str, read: OfDevice, kind: str = "gauge") -> Metric:
+def _whole_device(name: str, help_: str, read: OfDevice, kind: str = "gauge", needs: Needs = Needs.NOTHING) -> Metric:
     """Instances of a device show what the whole device does: they share its clock, heat and power."""
-    return Metric(name, kind, help_, read, lambda device, _: read(device))
+    return Metric(name, kind, help_, read, lambda device, _: read(device), needs)
 
 
 def _never_on_mig(name: str, help_: str, read: OfDevice) -> Metric:
     return Metric(name, "gauge", help_, read, None)
 
 
-def _own(name: str, help_: str, read: OfDevice, of_instance: Callable[[MigInstance], Value]) -> Metric:
+def _own(
+    name: str,
+    help_: str,
+    read: OfDevice,
+    of_instance: Callable[[MigInstance], Value],
+    needs: Needs = Needs.NOTHING,
+) -> Metric:
     """An instance has its own number."""
-    return Metric(name, "gauge", help_, read, lambda _, instance: of_instance(instance))
+    return Metric(name, "gauge", help_, read, lambda _, instance: of_instance(instance), needs)
 
 
 XID_ERRORS: Final = _whole_device(
@@ -123,8 +107,9 @@ METRICS: Final = (
     _whole_device(
         "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION",
         "Energy drawn since the driver was loaded (in mJ).",
-        _profiled(attrgetter("energy_mj")),
+        attrgetter("energy_mj"),
         "counter",
+        Needs.PROFILING,
     ),
     _whole_device(
         "DCGM_FI_DEV_PCIE_REPLAY_COUNTER", "Retries on the PCIe link.", attrgetter("pcie_replays"), "counter"
@@ -155,50 +140,60 @@ METRICS: Final = (
     _whole_device(
         "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL",
         "Data moved over all NVLinks (in MiB).",
-        _nvlink,
+        lambda device: device.nvlink_bytes >> 20,
         "counter",
+        Needs.NVLINK,
     ),
     _whole_device("DCGM_FI_DEV_VGPU_LICENSE_STATUS", "State of the vGPU licence.", lambda _: 0),
     _whole_device(
         "DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS",
         "Memory rows remapped for errors that could not be corrected.",
-        _remapped(attrgetter("remapped_rows_uncorrected")),
+        attrgetter("remapped_rows_uncorrected"),
         "counter",
+        Needs.REMAPPING,
     ),
     _whole_device(
         "DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS",
         "Memory rows remapped for errors that were corrected.",
-        _remapped(attrgetter("remapped_rows_corrected")),
+        attrgetter("remapped_rows_corrected"),
         "counter",
+        Needs.REMAPPING,
     ),
-    _whole_device("DCGM_FI_DEV_ROW_REMAP_FAILURE", "Whether remapping a row has failed.", _remapped(lambda _: 0)),
+    _whole_device(
+        "DCGM_FI_DEV_ROW_REMAP_FAILURE", "Whether remapping a row has failed.", lambda _: 0, needs=Needs.REMAPPING
+    ),
     _own(
         "DCGM_FI_PROF_GR_ENGINE_ACTIVE",
         "Share of the time in which the graphics engine is active.",
-        _profiled(lambda device: _ratio(device.gpu_percent)),
-        lambda instance: _ratio(instance.gpu_percent),
+        lambda device: _RATIOS[device.gpu_percent],
+        lambda instance: _RATIOS[instance.gpu_percent],
+        Needs.PROFILING,
     ),
     _own(
         "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE",
         "Share of the cycles in which the tensor pipe is active.",
-        _profiled(lambda device: _ratio(device.tensor_percent)),
-        lambda instance: _ratio(instance.tensor_percent),
+        lambda device: _RATIOS[device.tensor_percent],
+        lambda instance: _RATIOS[instance.tensor_percent],
+        Needs.PROFILING,
     ),
     _own(
         "DCGM_FI_PROF_DRAM_ACTIVE",
         "Share of the cycles in which the memory sends or receives.",
-        _profiled(lambda device: _ratio(device.memory_percent)),
-        lambda instance: _ratio(instance.memory_percent),
+        lambda device: _RATIOS[device.memory_percent],
+        lambda instance: _RATIOS[instance.memory_percent],
+        Needs.PROFILING,
     ),
     _whole_device(
         "DCGM_FI_PROF_PCIE_TX_BYTES",
         "Sent over PCIe (in bytes/s).",
-        _profiled(attrgetter("pcie_tx_bytes_per_s")),
+        attrgetter("pcie_tx_bytes_per_s"),
+        needs=Needs.PROFILING,
     ),
     _whole_device(
         "DCGM_FI_PROF_PCIE_RX_BYTES",
         "Received over PCIe (in bytes/s).",
-        _profiled(attrgetter("pcie_rx_bytes_per_s")),
+        attrgetter("pcie_rx_bytes_per_s"),
+        needs=Needs.PROFILING,
     ),
     # Not in the exporter's default set, but without them a fault would not show here.
     _whole_device(
@@ -285,10 +280,12 @@ def subjects_of(machines: Iterable[MachineReading], hostname_label: str) -> Subj
     return found
 
 
-def _answering(subjects: Subjects) -> Subjects:
-    """Without the devices that have fallen off the bus."""
-    here = [device.health is not Health.OFF_THE_BUS for device in subjects.devices]
-    instances_here = [device.health is not Health.OFF_THE_BUS for device, _ in subjects.instances]
+def _only(subjects: Subjects, wanted: Callable[[DeviceReading], bool]) -> Subjects:
+    """Without the devices that are not wanted, and their instances."""
+    here = [wanted(device) for device in subjects.devices]
+    instances_here = [wanted(device) for device, _ in subjects.instances]
+    if all(here) and all(instances_here):
+        return subjects
     return Subjects(
         list(compress(subjects.labels, here)),
         list(compress(subjects.devices, here)),
@@ -297,16 +294,46 @@ def _answering(subjects: Subjects) -> Subjects:
     )
 
 
+def _answers(device: DeviceReading) -> bool:
+    return device.health is not Health.OFF_THE_BUS
+
+
+def _meets(needs: Needs) -> Callable[[DeviceReading], bool]:
+    """Each product is looked at once: there are thousands of devices, and few products."""
+    known: dict[str, bool] = {}
+
+    def meets(device: DeviceReading) -> bool:
+        name = device.product
+        if name not in known:
+            known[name] = _has(product_named(name), needs)
+        return known[name]
+
+    return meets
+
+
+def _has(product: Product, needs: Needs) -> bool:
+    match needs:
+        case Needs.NOTHING:
+            return True
+        case Needs.PROFILING:
+            return product.compute_capability >= OLDEST_PROFILED
+        case Needs.REMAPPING:
+            return product.compute_capability >= OLDEST_REMAPPING
+        case Needs.NVLINK:
+            return product.nvlinks > 0
+
+
 # ----------------------------------------------------------------------------------------------------------- lines
 
 
 def exposition(machines: Iterable[MachineReading], hostname_label: str = HOSTNAME_LABELS[0]) -> Iterator[str]:
     """The whole page, in pieces of some hundred kilobytes."""
     everything = subjects_of(machines, hostname_label)
-    answering = _answering(everything)
+    answering = _only(everything, _answers)
+    able = {needs: _only(answering, _meets(needs)) for needs in Needs}
     for metric in ALL_METRICS:
         head = metric.head
-        for piece in _pieces(metric, everything if metric in _ALSO_OF_LOST else answering):
+        for piece in _pieces(metric, everything if metric in _ALSO_OF_LOST else able[metric.needs]):
             if piece:
                 yield head + piece
                 head = ""

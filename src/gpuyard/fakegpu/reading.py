@@ -21,7 +21,7 @@ class Health(StrEnum):
     OFF_THE_BUS = "off-the-bus"
 
 
-class Holder(msgspec.Struct, frozen=True):
+class Holder(msgspec.Struct, frozen=True, gc=False):
     """The container a device is given to, as the exporter's labels name it."""
 
     namespace: str
@@ -29,7 +29,7 @@ class Holder(msgspec.Struct, frozen=True):
     container: str
 
 
-class ProcessReading(msgspec.Struct, frozen=True):
+class ProcessReading(msgspec.Struct, frozen=True, gc=False):
     """One process on one device; `kind` is "C" (compute), "G" (graphics) or "M" (through MPS)."""
 
     pid: int
@@ -42,14 +42,14 @@ class ProcessReading(msgspec.Struct, frozen=True):
     mig_instance: int | None = None
 
 
-class Clocks(msgspec.Struct, frozen=True):
+class Clocks(msgspec.Struct, frozen=True, gc=False):
     graphics_mhz: int
     sm_mhz: int
     memory_mhz: int
     video_mhz: int
 
 
-class Ecc(msgspec.Struct, frozen=True):
+class Ecc(msgspec.Struct, frozen=True, gc=False):
     """Errors counted since the driver loaded (volatile) and since the device was made (aggregate)."""
 
     volatile_corrected: int
@@ -58,7 +58,7 @@ class Ecc(msgspec.Struct, frozen=True):
     aggregate_uncorrected: int
 
 
-class MigInstance(msgspec.Struct, frozen=True):
+class MigInstance(msgspec.Struct, frozen=True, gc=False):
     """One GPU instance with its one compute instance; `profile` is the vendor's name, for example "1g.10gb"."""
 
     index: int
@@ -76,7 +76,7 @@ class MigInstance(msgspec.Struct, frozen=True):
     tensor_percent: int = 0
 
 
-class DeviceReading(msgspec.Struct, frozen=True):
+class DeviceReading(msgspec.Struct, frozen=True, gc=False):
     index: int
     minor: int
     uuid: str
@@ -121,7 +121,7 @@ class DeviceReading(msgspec.Struct, frozen=True):
         return self.memory_total_bytes - self.memory_reserved_bytes - self.memory_used_bytes
 
 
-class MachineReading(msgspec.Struct, frozen=True):
+class MachineReading(msgspec.Struct, frozen=True, gc=False):
     """All devices of one machine at one instant. What never changes about a product is in `products.py`."""
 
     machine: str
