@@ -181,3 +181,13 @@ def test_a_directory_taken_away_is_no_end(tmp_path: Path) -> None:
         shutil.rmtree(home / "machines" / "node-1")
         assert eventually(lambda: (home / "machines" / "node-1" / "state").exists(), within_s=2)
         assert full_status(home).machine_count == 1
+
+
+def test_what_is_not_ours_in_a_machines_directory_stays(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    with running(home):
+        note = home / "machines" / "node-1" / "note"
+        note.write_text("mine")
+    assert [path.name for path in note.parent.iterdir()] == ["note"]
+    with running(home):
+        assert full_status(home).machine_count == 1

@@ -190,7 +190,10 @@ def remove_state(directory: Path) -> None:
         mark_replaced(old)
     finally:
         os.close(old)
-    directory.rmdir()
+    # What a writer that was killed left goes too; what is somebody else's stays, and its directory with it.
+    path.with_name(f".{STATE}.new").unlink(missing_ok=True)
+    with suppress(OSError):
+        directory.rmdir()
 
 
 def mark_replaced(descriptor: int) -> None:
