@@ -114,7 +114,11 @@ def _settings(given: dict[str, Any]) -> Settings:
 @fake.command()
 @home_option
 def down(home: Path | None) -> None:
-    """End the fake GPUs; programs that look again find no driver."""
+    """End the fake GPUs; programs that look again find no driver.
+
+    \b
+    gpuyard fake down
+    """
     from gpuyard.fakegpu.launch import take_down
 
     click.echo(f"ended process {take_down(_home(home))}")
@@ -130,8 +134,8 @@ def env(node: str | None, home: Path | None, output: str) -> None:
     They are those of one machine; of the first, if none is named.
 
     \b
+    gpuyard fake env node-2
     eval "$(gpuyard fake env)"
-    eval "$(gpuyard fake env node-2)"
     """
     from gpuyard.fakegpu.launch import environment
 
@@ -151,7 +155,12 @@ def env(node: str | None, home: Path | None, output: str) -> None:
 @home_option
 @output_option
 def status(node: str | None, limit: int, home: Path | None, output: str) -> None:
-    """Show what the fake GPUs do now: all machines, or one."""
+    """Show what the fake GPUs do now: all machines, or one.
+
+    \b
+    gpuyard fake status
+    gpuyard fake status node-2 -o json
+    """
     from gpuyard.fakegpu.control import DaemonStatus, Status, ask
 
     found = ask(_home(home), Status(node, limit), DaemonStatus)
@@ -193,7 +202,11 @@ def labels(node: str, config: Path | None, basic: bool, home: Path | None, outpu
 @fake.command()
 @output_option
 def products(output: str) -> None:
-    """List the GPUs that can be faked."""
+    """List the GPUs that can be faked.
+
+    \b
+    gpuyard fake products
+    """
     from gpuyard.fakegpu.products import products as known
 
     if output == "text":
@@ -260,7 +273,11 @@ def fault(node: str, gpu: int | str, what: str, how_long: str | None, home: Path
 @click.argument("gpu", type=gpu_name)
 @home_option
 def heal(node: str, gpu: int | str, home: Path | None) -> None:
-    """End whatever is wrong with a GPU."""
+    """End whatever is wrong with a GPU.
+
+    \b
+    gpuyard fake heal node-1 3
+    """
     from gpuyard.fakegpu.control import Heal, ask
 
     ask(_home(home), Heal(node, gpu), type(None))
