@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gpuyard.fakegpu.exporter import ALL_METRICS
+from gpuyard.fakegpu.metrics import ALL_METRICS
 from tests.fakegpu.prometheus import program
 
 DEPLOY = Path(__file__).parents[2] / "deploy"

@@ -6,7 +6,8 @@ import subprocess
 
 import pytest
 
-from gpuyard.fakegpu.exporter import ALL_METRICS, METRICS, exposition
+from gpuyard.fakegpu.exporter import exposition
+from gpuyard.fakegpu.metrics import ALL_METRICS, METRICS
 from gpuyard.fakegpu.reading import Clocks, Ecc, Health, Holder, MachineReading
 from tests.fakegpu.idle import HOLDER, MIB, a_device, a_machine, an_instance
 from tests.fakegpu.prometheus import program

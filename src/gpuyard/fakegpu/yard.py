@@ -8,7 +8,7 @@ reading, and nothing runs on a GPU for a process that has ended.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -42,8 +42,6 @@ from gpuyard.platform.processes import ProcessIdentity, find_process, is_alive
 MAX_SHOWN: Final = 64
 """Machines that have a state directory from the start; in a larger fleet only the first, and those asked for."""
 MAX_SHOWN_IN_ALL: Final = 512
-
-Find = Callable[[int], ProcessIdentity | None]
 
 
 class Yard:

@@ -6,7 +6,6 @@ A process is known by its number and the moment it started, because numbers are 
 from __future__ import annotations
 
 import os
-import signal
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -48,17 +47,6 @@ def _program(pid: int) -> str:
 def is_alive(process: ProcessIdentity) -> bool:
     now = find_process(process.pid)
     return now is not None and now.started == process.started
-
-
-def ask_to_end(process: ProcessIdentity) -> bool:
-    """Send it the polite signal, unless it has ended already; whether it was sent."""
-    if not is_alive(process):
-        return False
-    try:
-        os.kill(process.pid, signal.SIGTERM)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 class Background(msgspec.Struct, frozen=True):
