@@ -13,12 +13,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuyard.fakegpu.engine import Engine
-from gpuyard.fakegpu.fleet import Fleet
+from gpuyard.fakegpu.faults import read_fault
+from gpuyard.fakegpu.fleet import Fleet, a_fleet
 from gpuyard.fakegpu.format import MigStrategy
 from gpuyard.fakegpu.labels import PREFIX, labels_of, resource_name, sanitised
 from gpuyard.fakegpu.publish import Publisher
 from gpuyard.fakegpu.reading import MachineReading
-from tests.fakegpu.faces import Nvml, Said, exporter_energies, exporter_said, smi_processes, smi_said
+from tests.fakegpu.faces import (
+    Nvml,
+    Said,
+    exporter_energies,
+    exporter_said,
+    samples,
+    smi_lines,
+    smi_processes,
+    smi_said,
+)
 from tests.fakegpu.lives import Life, fleets, live, lives
 
 pytestmark = pytest.mark.slow
@@ -77,3 +87,49 @@ def compare_labels(labels: dict[str, str], machine: MachineReading, said: Said) 
         assert labels[PREFIX + "gpu.count"] == str(len(said.devices) + len(said.lost))
         assert labels[PREFIX + "gpu.product"] == sanitised(first.product)
         assert labels[PREFIX + "gpu.memory"] == str(first.memory_total_bytes >> 20)
+
+
+SHOWN_BY: dict[str, tuple[dict[str, str], dict[str, str]]] = {
+    "unhealthy": ({"DCGM_EXP_GPU_HEALTH_STATUS": "20"}, {}),
+    "xid:13": ({"DCGM_FI_DEV_XID_ERRORS": "13", "DCGM_EXP_GPU_HEALTH_STATUS": "0"}, {}),
+    "ecc:corrected:3": (
+        {"DCGM_FI_DEV_ECC_SBE_VOL_TOTAL": "3"},
+        {"ecc.errors.corrected.volatile.total": "3"},
+    ),
+    "ecc:uncorrected": (
+        {"DCGM_FI_DEV_ECC_DBE_VOL_TOTAL": "1", "DCGM_FI_DEV_XID_ERRORS": "48"},
+        {"ecc.errors.uncorrected.volatile.total": "1"},
+    ),
+    "throttle": (
+        {"DCGM_FI_DEV_CLOCKS_EVENT_REASONS": "72", "DCGM_FI_DEV_SM_CLOCK": "705"},
+        {"clocks_throttle_reasons.active": "0x0000000000000048", "clocks.sm": "705"},
+    ),
+    "memory-loss:8GiB": ({"DCGM_FI_DEV_FB_USED": "1024"}, {"memory.total": "73728", "memory.used": "1024"}),
+}
+LASTING = {"ecc.errors.corrected.volatile.total", "memory.used"}
+"""What a fault does not take back, or has not changed."""
+
+
+@pytest.mark.parametrize("fault", SHOWN_BY)
+def test_a_fault_is_seen_and_goes(publisher: Publisher, fault: str) -> None:
+    engine = Engine(a_fleet("A100", 1, ["broken"]), seed=0, at_ms=0)
+    engine.start("broken", 0, "work", pid=4711, memory_bytes=1 << 30)
+    by_exporter, by_smi = SHOWN_BY[fault]
+    engine.fault("broken", 0, read_fault(fault), for_ms=5000)
+    engine.advance(1000)
+    assert by_exporter.items() <= on_exporter(engine).items()
+    assert by_smi == on_smi(publisher, engine, list(by_smi))
+    engine.advance(6000)
+    now = on_smi(publisher, engine, list(by_smi))
+    assert on_exporter(engine)["DCGM_EXP_GPU_HEALTH_STATUS"] == "0"
+    assert {name for name in by_smi if now[name] == by_smi[name]} <= LASTING
+
+
+def on_exporter(engine: Engine) -> dict[str, str]:
+    return {name: value for name, _, value in samples(engine.reading("broken"))}
+
+
+def on_smi(publisher: Publisher, engine: Engine, fields: list[str]) -> dict[str, str]:
+    publisher.write(engine.reading("broken"))
+    ((_, *values),) = smi_lines(publisher.directory("broken"), f"--query-gpu={','.join(['uuid', *fields])}")
+    return dict(zip(fields, values, strict=True))

