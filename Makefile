@@ -36,7 +36,7 @@ LOCK_TOOLS := pip==26.3 pip-tools==7.6.2
 LOCK_FLAGS := --quiet --generate-hashes --strip-extras --allow-unsafe \
   --no-emit-index-url --no-emit-find-links --no-emit-trusted-host --no-emit-options $(if $(UPGRADE),--upgrade)
 
-.PHONY: help setup run test test-unit test-long lint format bench-core bench-peers wheel clean lock
+.PHONY: help setup run test test-unit test-long lint format bench-core bench-fake bench-peers wheel clean lock
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -68,6 +68,9 @@ format: setup ## Format the code and apply the safe fixes of ruff
 
 bench-core: setup ## Measure the scheduling core
 	@$(BIN)/python -m benchmarks.core
+
+bench-fake: setup ## Measure the fake GPUs (some minutes)
+	@$(BIN)/python -m benchmarks.fake
 
 bench-peers: setup ## Measure KAI beside it (builds KAI first; a quarter of an hour)
 	@$(BIN)/python -m benchmarks.peers.run

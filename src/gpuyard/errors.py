@@ -4,6 +4,7 @@
     ├── InputError          a file or a value a person wrote cannot be used (what, where, what to do)
     │   ├── QuantityError   a number is not one gpuyard can hold exactly
     │   └── QueueTreeError  the queues contradict each other; lists every problem at once
+    ├── FakeGpuError        the fake GPUs cannot be shown: no compiler, a second writer, another version
     └── LedgerError         a change contradicts the books: a bug or a world that lies; nothing was changed
 
 The text a person reads is rendered from the fields, once, here.
@@ -62,3 +63,15 @@ class QueueTreeError(InputError):
 
 class LedgerError(GpuyardError):
     """A change that contradicts the books. The ledger is left as it was."""
+
+
+class FakeGpuError(GpuyardError):
+    """The fake GPUs cannot be built, published or read: what is wrong, and what to do about it."""
+
+    def __init__(self, what: str, *, fix: str = "") -> None:
+        self.what = what
+        self.fix = fix
+        super().__init__(what)
+
+    def __str__(self) -> str:
+        return f"{self.what}\n  {self.fix}" if self.fix else self.what

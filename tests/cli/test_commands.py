@@ -12,6 +12,7 @@ from gpuyard.cli import main as entry
 from gpuyard.cli.main import BUG, USAGE, cli
 from gpuyard.cli.schema import KINDS as CLI_KINDS
 from gpuyard.cli.show import free_gpus
+from gpuyard.fakegpu.format import fleet_schema
 from gpuyard.files import KINDS, json_schema, read_cluster
 
 FILES = Path(__file__).parents[1] / "files"
@@ -281,7 +282,11 @@ def test_the_schema_is_printed(kind: str) -> None:
 
 
 def test_the_kinds_of_schema_are_those_of_the_readers() -> None:
-    assert CLI_KINDS == KINDS
+    assert (*KINDS, "fleet") == CLI_KINDS
+
+
+def test_the_schema_of_a_fleet_is_printed() -> None:
+    assert json.loads(run("schema", "fleet").output) == fleet_schema()
 
 
 def test_the_demo_shows_cluster_queues_decisions_and_what_to_try() -> None:

@@ -11,12 +11,15 @@ from gpuyard.scenarios.golden import judge_golden_file
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+OF_FLEETS = ("fake-gpus.md", "fleet-file.md")
+"""Their examples are fleets of fake GPUs, which tests/fakegpu/test_documents.py reads."""
 BLOCK = re.compile(r"^```yaml\n(.*?)^```", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
 
 EXAMPLES = [
     pytest.param(block, id=f"{path.relative_to(ROOT)}-{number}")
     for path in DOCUMENTS
+    if path.name not in OF_FLEETS
     for number, block in enumerate(BLOCK.findall(path.read_text(encoding="utf-8")), start=1)
 ]
 

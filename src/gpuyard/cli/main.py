@@ -17,6 +17,7 @@ import click
 from gpuyard import __version__
 from gpuyard.cli.demo import demo
 from gpuyard.cli.explain import explain
+from gpuyard.cli.fake import fake
 from gpuyard.cli.plan import plan
 from gpuyard.cli.scenario import scenario
 from gpuyard.cli.schema import schema
@@ -113,10 +114,11 @@ def cli() -> None:
     gpuyard explain llm --cluster cluster.yaml   why a job waits, and the ways out
     gpuyard what-if c.yaml --cluster cluster.yaml  what a change would make different
     gpuyard scenario check tests/scenarios/      judge rules written as examples
+    gpuyard fake up --gpus 8 --product A100      GPUs that are not there, for nvidia-smi and all
     """
 
 
-for command in (demo, plan, explain, what_if, scenario, schema):
+for command in (demo, plan, explain, what_if, scenario, schema, fake):
     cli.add_command(command)
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import click
 
-KINDS = ("cluster", "job", "change", "scenario")
+FLEET = "fleet"
+KINDS = ("cluster", "job", "change", "scenario", FLEET)
 """Spelled out here, so that the help needs no reader; a test compares them with the readers' own."""
 
 
@@ -18,6 +19,7 @@ def schema(kind: str) -> None:
     """
     import json
 
+    from gpuyard.fakegpu.format import fleet_schema
     from gpuyard.files import json_schema
 
-    click.echo(json.dumps(json_schema(kind), indent=2))
+    click.echo(json.dumps(fleet_schema() if kind == FLEET else json_schema(kind), indent=2))

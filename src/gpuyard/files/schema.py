@@ -23,8 +23,12 @@ KINDS: Final = tuple(_SPECS)
 def json_schema(kind: str) -> dict[str, Any]:
     """The schema of `cluster`, `job`, `change` or `scenario` files."""
     title, spec = _SPECS[kind]
-    parts = spec.__args__ if kind == "job" else (spec,)
-    (*roots,), definitions = msgspec.json.schema_components(parts, ref_template="#/$defs/{name}")
+    return schema_of(title, spec.__args__ if kind == "job" else (spec,))
+
+
+def schema_of(title: str, specs: tuple[Any, ...]) -> dict[str, Any]:
+    """The schema of a file that holds one of these."""
+    (*roots,), definitions = msgspec.json.schema_components(specs, ref_template="#/$defs/{name}")
     _close(definitions)
     body = roots[0] if len(roots) == 1 else {"anyOf": list(roots)}
     schema = {"$schema": DIALECT, "title": title, **body, "$defs": definitions}

@@ -23,6 +23,8 @@ MAX_DIGITS: Final = 18
 MAX_SHOWN: Final = 60
 """Characters of a value that an error message quotes."""
 
+EXAMPLE: Final = "gpuyard demo --yaml, or gpuyard scenario new"
+
 _LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 _NULLS: Final = frozenset({"", "~", "null", "Null", "NULL"})
@@ -84,8 +86,8 @@ class Spot(msgspec.Struct):
                 return str(self.kind)
 
 
-def parse(text: str, file: str) -> Spot:
-    """The one document a file holds."""
+def parse(text: str, file: str, example: str = EXAMPLE) -> Spot:
+    """The one document a file holds; `example` says where to find one, should it be empty."""
     builder = _Builder(file)
     try:
         for event in _events(text, file):
@@ -94,7 +96,7 @@ def parse(text: str, file: str) -> Spot:
         raise _syntax_error(error, text, file) from None
     except yaml.YAMLError as error:
         raise InputError(f"is not YAML: {error}", where=Where(file)) from None
-    return builder.finish()
+    return builder.finish(example)
 
 
 def _events(text: str, file: str) -> Iterator[yaml.Event]:
@@ -137,13 +139,9 @@ class _Builder:
             case yaml.DocumentStartEvent():
                 self._document(event)
 
-    def finish(self) -> Spot:
+    def finish(self, example: str) -> Spot:
         if self.root is None or self.root.kind is Kind.NULL:
-            raise InputError(
-                "the file is empty",
-                where=Where(self.file),
-                fix="start from an example: gpuyard demo --yaml, or gpuyard scenario new",
-            )
+            raise InputError("the file is empty", where=Where(self.file), fix=f"start from an example: {example}")
         return self.root
 
     def _document(self, event: yaml.Event) -> None:

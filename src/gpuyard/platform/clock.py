@@ -1,0 +1,25 @@
+"""The real clock. Everything below the shell takes the time as an argument instead."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+
+
+def wall_ms() -> int:
+    """Milliseconds since 1970, as the world counts them."""
+    return time.time_ns() // 1_000_000
+
+
+def monotonic_ms() -> int:
+    """Milliseconds from some start; never jumps when the world's clock is set."""
+    return time.monotonic_ns() // 1_000_000
+
+
+def sleep_ms(duration_ms: int) -> None:
+    time.sleep(duration_ms / 1000)
+
+
+def wall_text() -> str:
+    """The time as a log shows it."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,55 @@
+"""Processes of this machine: who lives, also where numbers are used again."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+
+from gpuyard.platform.clock import monotonic_ms, wall_ms, wall_text
+from gpuyard.platform.processes import find_process, is_alive, start_in_background
+from tests.fakegpu.daemons import eventually
+
+NOBODY = 4_194_305
+"""Above the highest number the kernel gives."""
+
+
+def test_a_process_is_found_with_its_name() -> None:
+    found = find_process(os.getpid())
+    assert found is not None
+    assert (found.pid, is_alive(found)) == (os.getpid(), True)
+    assert Path(found.name).name.startswith("python")
+    assert find_process(NOBODY) is None
+
+
+def test_another_process_with_the_same_number_is_another_one() -> None:
+    found = find_process(os.getpid())
+    assert found is not None
+    assert not is_alive(msgspec.structs.replace(found, started=found.started + 1))
+
+
+def test_one_that_ended_has_ended_also_before_it_is_waited_for() -> None:
+    process = subprocess.Popen(["sleep", "60"])
+    found = find_process(process.pid)
+    assert found is not None
+    process.kill()
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    assert not is_alive(found)
+    process.wait()
+
+
+def test_a_background_process_has_its_own_session_and_log(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    script = "import os; print(os.getsid(0) == os.getpid()); raise SystemExit(3)"
+    background = start_in_background([sys.executable, "-c", script], log)
+    assert eventually(lambda: background.exit_code() is not None, within_s=20)
+    assert log.read_text() == "True\n"
+
+
+def test_the_clocks_run() -> None:
+    assert wall_ms() > 1_700_000_000_000
+    assert monotonic_ms() <= monotonic_ms()
+    assert wall_text().endswith("Z")
