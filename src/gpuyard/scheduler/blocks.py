@@ -13,6 +13,7 @@ from heapq import merge
 from itertools import chain, groupby
 from typing import Final, Protocol
 
+import msgspec
 from msgspec.structs import replace
 
 from gpuyard.model.jobs import Job, Task, TaskState
@@ -29,36 +30,27 @@ ABOVE_MINIMUM: Final = 2
 """The stage of a job that has more than its minimum."""
 
 
-class Block:
+class Block(msgspec.Struct, gc=False, eq=False):
     """Something that can give way as a unit."""
 
-    __slots__ = (
-        "_stakes",
-        "_stay",
-        "amounts",
-        "before",
-        "cost",
-        "holdings",
-        "index",
-        "job",
-        "leaf",
-        "lost_ms",
-        "surplus",
-    )
+    job: Job
+    leaf: int
+    holdings: tuple[Holding, ...]
+    lost_ms: int
+    """How long each of its tasks has worked for nothing if it goes."""
+    surplus: bool
+    """Above the minimum of its job, which runs on without it."""
+    before: tuple[Block, ...] = ()
+    """What its job gives up before it."""
+    index: int = -1
+    """Its place in the order in which blocks must give way."""
+    amounts: Amounts = ()
+    cost: int = 0
+    _stay: StayKey | None = None
 
-    def __init__(self, job: Job, leaf: int, holdings: tuple[Holding, ...], lost_ms: int, surplus: bool) -> None:
-        self.job = job
-        self.leaf = leaf
-        self.holdings = holdings
-        self.lost_ms = lost_ms
-        """How long each of its tasks has worked for nothing if it goes."""
-        self.surplus = surplus
-        """Above the minimum of its job, which runs on without it."""
-        self.before: tuple[Block, ...] = ()
-        """What its job gives up before it."""
-        self.index = -1
-        """Its place in the order in which blocks must give way."""
-        amounts: Amounts = holdings[0].amounts
+    def __post_init__(self) -> None:
+        holdings = self.holdings
+        amounts = holdings[0].amounts
         if len(holdings) > 1:
             first = amounts
             if all(holding.amounts is first for holding in holdings):
@@ -68,8 +60,7 @@ class Block:
                     amounts = plus(amounts, holding.amounts)
         self.amounts = amounts
         # Tasks without a GPU weigh a little, too: of two otherwise equal ones the one that has run for less goes.
-        self.cost = (amounts[GPU_AT] + 1) * lost_ms * WORK + PER_JOB
-        self._stay: StayKey | None = None
+        self.cost = (amounts[GPU_AT] + 1) * self.lost_ms * WORK + PER_JOB
 
     def evicted(self) -> list[Evicted]:
         return [Evicted(self.job, self.leaf, holding) for holding in self.holdings]

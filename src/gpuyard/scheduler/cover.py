@@ -176,10 +176,15 @@ class _Offers:
             # Somebody may have gone who was not to be paid for: then less may do now.
             self.renew(position)
             return
-        freed = [block for block in blocks if id(block) in gone]
-        left = tuple([block for block in blocks if id(block) not in gone])
-        cost -= sum([block.cost for block in freed])
-        self._offer(position, (cost, (sum(order) - sum([block.index for block in freed]),), left))
+        left: list[Block] = []
+        index = order[0]
+        for block in blocks:
+            if id(block) in gone:
+                cost -= block.cost
+                index -= block.index
+            else:
+                left.append(block)
+        self._offer(position, (cost, (index,), tuple(left)))
 
     def renew(self, position: int) -> None:
         self._let_go(position)

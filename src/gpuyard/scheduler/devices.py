@@ -49,6 +49,9 @@ def whole(count: int, frame: NodeFrame, states: tuple[NodeState, ...], allowed: 
         return ()
     if frame.links and count > 1:
         free = _closest(count, free, frame.links)
+    if count == 1:
+        device = (free & -free).bit_length() - 1
+        return (DeviceShare(device, MILLI, frame.device_memory_mib[device]),)
     chosen = []
     for _ in range(count):
         low = free & -free

@@ -24,7 +24,9 @@ def in_feasible_order(draft: Draft, mark: int) -> bool:
         return True
     states = _states_before(draft, mark)
     leaving = [entry for entry in evicted if entry.moved_to is None]
-    _leave_all(draft, states, leaving)
+    # Only nodes that somebody moves to are looked at: on the others it does not matter who has left.
+    wanted = {entry.moved_to.position for entry in moving if entry.moved_to is not None}
+    _leave_all(draft, states, [entry for entry in leaving if entry.holding.position in wanted])
     ordered = _ordered_moves(draft, states, moving)
     if ordered is None:
         return False

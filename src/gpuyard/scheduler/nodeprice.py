@@ -34,6 +34,8 @@ class Stake(msgspec.Struct, gc=False, eq=False):
     holding: Holding
     devices: int
     milli: int
+    whole: bool
+    """Whether it holds nothing but whole GPUs."""
     more: tuple[Holding, ...] = ()
     """Further tasks of the block on the same node."""
 
@@ -41,15 +43,11 @@ class Stake(msgspec.Struct, gc=False, eq=False):
         self.more = (*self.more, holding)
         self.devices += len(holding.shares)
         self.milli += holding.amounts[GPU_AT]
+        self.whole = self.whole and _only_whole(holding.task.request)
 
     @property
     def holdings(self) -> tuple[Holding, ...]:
-        return (self.holding, *self.more)
-
-    @property
-    def whole(self) -> bool:
-        """Whether it holds nothing but whole GPUs."""
-        return _only_whole(self.holding.task.request) and all(_only_whole(one.task.request) for one in self.more)
+        return (self.holding, *self.more) if self.more else (self.holding,)
 
     def unit_price(self) -> tuple[int, int]:
         return self.block.cost * MILLI // (self.milli or 1), self.block.index
@@ -175,7 +173,8 @@ def stakes_by_node(blocks: Iterable[Block]) -> dict[int, list[Stake]]:
             if stakes and stakes[-1].block is block:
                 stakes[-1].add(holding)
             else:
-                stakes.append(Stake(block, holding, len(holding.shares), holding.amounts[GPU_AT]))
+                whole = _only_whole(holding.task.request)
+                stakes.append(Stake(block, holding, len(holding.shares), holding.amounts[GPU_AT], whole))
     for stakes in found.values():
         if len(stakes) > 1:
             stakes.sort(key=Stake.unit_price)

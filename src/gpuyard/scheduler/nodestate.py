@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+import msgspec
+
 from gpuyard.model.jobs import DeviceShare, Request, Sharing
 from gpuyard.model.nodes import Node
 from gpuyard.model.quantities import MILLI
@@ -16,16 +18,13 @@ Booked = tuple[Request, Iterable[DeviceShare]]
 """What a task takes up on a node."""
 
 
-class Part:
+class Part(msgspec.Struct, gc=False, eq=False):
     """A device that tasks share: what is left of it, and in which class they share."""
 
-    __slots__ = ("memory_mib", "milli", "sharing", "tasks")
-
-    def __init__(self, milli: int, memory_mib: int, sharing: Sharing, tasks: int) -> None:
-        self.milli = milli
-        self.memory_mib = memory_mib
-        self.sharing = sharing
-        self.tasks = tasks
+    milli: int
+    memory_mib: int
+    sharing: Sharing
+    tasks: int
 
     def less(self, share: DeviceShare) -> Part:
         return Part(self.milli - share.gpu_milli, self.memory_mib - share.memory_mib, self.sharing, self.tasks + 1)
@@ -63,30 +62,17 @@ class NodeFrame:
         """Groups of devices that are close, the closest kind first; empty where all are alike."""
 
 
-class NodeState:
+class NodeState(msgspec.Struct, gc=False, eq=False):
     """What is free on a node. `free` has one bit per device nobody touches; `parts` the devices tasks share."""
 
-    __slots__ = ("cpu_milli", "free", "gpu_milli", "memory_bytes", "mig", "other", "parts", "slots")
-
-    def __init__(
-        self,
-        free: int,
-        gpu_milli: int,
-        cpu_milli: int,
-        memory_bytes: int,
-        slots: int,
-        parts: dict[int, Part],
-        mig: dict[tuple[str, int], int],
-        other: dict[str, int],
-    ) -> None:
-        self.free = free
-        self.gpu_milli = gpu_milli
-        self.cpu_milli = cpu_milli
-        self.memory_bytes = memory_bytes
-        self.slots = slots
-        self.parts = parts
-        self.mig = mig
-        self.other = other
+    free: int
+    gpu_milli: int
+    cpu_milli: int
+    memory_bytes: int
+    slots: int
+    parts: dict[int, Part]
+    mig: dict[tuple[str, int], int]
+    other: dict[str, int]
 
     @classmethod
     def empty(cls, frame: NodeFrame) -> NodeState:

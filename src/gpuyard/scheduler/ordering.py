@@ -20,6 +20,9 @@ from gpuyard.scheduler.resources import Amounts
 UNBOUNDED: Final = 1 << 62
 
 QueueKey = tuple[object, ...]
+_ALONE: Final[QueueKey] = ()
+"""The rank of a queue without siblings, which nobody asks for."""
+
 Waiters = Mapping[str, Waiter]
 LineMap = Mapping[LineKey, Sequence[tuple[int, str]]]
 
@@ -121,7 +124,8 @@ class Turns:
             version[at] += 1
             if best is not None:
                 heap = self._children[frame.parent] if frame.parent >= 0 else self._roots
-                heappush(heap, (self._key(at, best), at, version[at]))
+                key = _ALONE if frame.alone else self._key(at, best)
+                heappush(heap, (key, at, version[at]))
 
     def _leaf_best(self, at: int) -> Waiter | None:
         heads = self._heads[at]

@@ -59,15 +59,12 @@ class Placer:
         reserved.serve(waiter)
         if not self._placed(waiter):
             return False
-        if reserved.binding(waiter.job) < reserved.binding_late(waiter.job) and self._any_waits(mark):
+        if reserved.binding(waiter.job) < reserved.binding_late(waiter.job) and self._waits(mark):
             self.draft.rollback(mark)
             reserved.serve_late(waiter)
             if not self._placed(waiter):
                 return False
         return reserved.limits_hold(waiter, mark)
-
-    def _any_waits(self, mark: int) -> bool:
-        return bool(self.draft.nodes.later) and any(placed.waits for placed in self.draft.placed_since(mark))
 
     def _paid_for(self, waiter: Waiter) -> bool:
         """Whether the queue may hold what the chunk came to count: memory counts by the GPUs it was given."""

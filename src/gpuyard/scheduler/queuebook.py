@@ -18,6 +18,7 @@ class QueueFrame:
     """What is fixed about one queue while the tree stays the same."""
 
     __slots__ = (
+        "alone",
         "at",
         "children",
         "leaf",
@@ -48,6 +49,8 @@ class QueueFrame:
         self.path: tuple[int, ...] = (at,)
         """This queue and its ancestors, itself first."""
         self.leaf = True
+        self.alone = False
+        """Whether it has no siblings."""
 
 
 class QueueBook:
@@ -94,8 +97,14 @@ class QueueBook:
 
     def charge(self, leaf: int, amounts: Amounts, firm: bool, times: int = 1) -> None:
         """Count what a job holds at its queue and at every ancestor; below zero times takes it back."""
-        for at in self.frames[leaf].path:
-            _add(self.held[at], amounts, times)
+        path, held = self.frames[leaf].path, self.held
+        if times == 1 and not firm:
+            # Written out: this is done for every task placed.
+            for at in path:
+                held[at][:] = map(add, held[at], amounts)
+            return
+        for at in path:
+            _add(held[at], amounts, times)
             if firm:
                 _add(self.firm[at], amounts, times)
 
@@ -148,8 +157,10 @@ def _framed(queues: Iterable[Queue], resources: Resources) -> list[QueueFrame]:
             frame.parent = parent.at
             parent.children.append(frame.at)
             parent.leaf = False
+    roots = [frame.at for frame in frames if frame.parent < 0]
     for frame in frames:
         frame.path = tuple(_ancestry(frame, frames))
+        frame.alone = len(roots if frame.parent < 0 else frames[frame.parent].children) == 1
     return frames
 
 

@@ -83,4 +83,4 @@ def losing_since_ms(job: Job) -> int:
 def started_at_ms(job: Job) -> int:
     if len(job.tasks) == 1:
         return job.tasks[0].started_at_ms
-    return min((task.started_at_ms for task in job.tasks if task.state is TaskState.RUNNING), default=0)
+    return min([task.started_at_ms for task in job.tasks if task.state is TaskState.RUNNING], default=0)
