@@ -279,8 +279,8 @@ class LaterFit(FitTable):
         return scores
 
 
-class BesideFit(FitTable):
-    """Where a shape fits now and also beside what is kept for others at moments to come."""
+class _Beside(FitTable):
+    """A table that also asks whether a shape fits beside what is kept for others at moments to come."""
 
     def __init__(
         self, nodes: NodeBook, eligibility: Eligibility, policy: Policy, gradient: Gradient | None, kept: KeptStates
@@ -290,39 +290,24 @@ class BesideFit(FitTable):
         """Per moment the nodes on which something is kept, as they will then be."""
 
     def _states(self, position: int) -> tuple[NodeState, ...]:
-        now = self._nodes.now[position]
-        return (now, self._nodes.later.get(position) or now, *_kept_on(position, self._kept))
+        states = super()._states(position)
+        # The last of them says what will be free; the first is what scores are for.
+        return (states[0], states[-1], *[kept[position] for kept in self._kept if position in kept])
 
     def _checked(self, shape: Shape, scores: Ints) -> Ints:
-        return _scored_again(self, shape, super()._checked(shape, scores), self._kept)
+        scores = super()._checked(shape, scores)
+        for position in {position for states in self._kept for position in states}:
+            if scores[position] < NO_FIT:
+                scores[position] = self.at(shape, position)
+        return scores
 
 
-class BesideLaterFit(LaterFit):
+class BesideFit(_Beside):
+    """Where a shape fits now and also beside what is kept."""
+
+
+class BesideLaterFit(_Beside, LaterFit):
     """The same for places as they will be once what is ending has ended."""
-
-    def __init__(
-        self, nodes: NodeBook, eligibility: Eligibility, policy: Policy, gradient: Gradient | None, kept: KeptStates
-    ) -> None:
-        super().__init__(nodes, eligibility, policy, gradient)
-        self._kept = kept
-
-    def _states(self, position: int) -> tuple[NodeState, ...]:
-        later = self._nodes.later.get(position) or self._nodes.now[position]
-        return (later, later, *_kept_on(position, self._kept))
-
-    def _checked(self, shape: Shape, scores: Ints) -> Ints:
-        return _scored_again(self, shape, scores, self._kept)
-
-
-def _kept_on(position: int, kept: KeptStates) -> list[NodeState]:
-    return [states[position] for states in kept if position in states]
-
-
-def _scored_again(table: FitTable, shape: Shape, scores: Ints, kept: KeptStates) -> Ints:
-    for position in {position for states in kept for position in states}:
-        if scores[position] < NO_FIT:
-            scores[position] = table.at(shape, position)
-    return scores
 
 
 def _left_milli(state: NodeState, device: int, request: Request) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import takewhile
+from operator import attrgetter
 
 from gpuyard.model.reasons import Reason, Token
 from gpuyard.scheduler.blocks import Anyone, Block, Blocks, InTurn, Judge, by_index, in_yielding_order, same_rank
@@ -40,7 +41,7 @@ class PreemptRules:
         self.draft = step.draft
         self.waiter = waiter
         self.may_move = step.draft.policy.reclaim_moves
-        self._min_runtime_ms = self._nearest_min_runtime_ms()
+        self._min_runtime_ms = self.draft.queues.nearest(waiter.leaf, attrgetter("preempt_min_runtime_ms"))
 
     def any_lower(self) -> bool:
         """Whether anything here has a lower priority, or may have."""
@@ -66,11 +67,3 @@ class PreemptRules:
     def reason(self, block: Block, moved: bool) -> Reason:
         name = self.draft.queues.frames[block.leaf].name
         return Reason(Token.MOVED if moved else Token.PREEMPTED, subject=name, beneficiary=self.waiter.job.id)
-
-    def _nearest_min_runtime_ms(self) -> int:
-        frames = self.draft.queues.frames
-        for at in frames[self.waiter.leaf].path:
-            value = frames[at].queue.preempt_min_runtime_ms
-            if value is not None:
-                return value
-        return 0

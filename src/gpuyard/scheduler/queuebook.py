@@ -6,7 +6,7 @@ amount is also counted at each ancestor. Invariant: an inner queue holds exactly
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from operator import add, sub
 
 from gpuyard.model.queues import Queue, QueueUsage
@@ -94,6 +94,11 @@ class QueueBook:
             return -1
         root = self.frames[self.frames[at].path[-1]]
         return at if root.queue.parent is None else -1
+
+    def nearest(self, at: int, setting: Callable[[Queue], int | None]) -> int:
+        """The value of the queue itself, else of the nearest above it that has one; 0 where none has."""
+        values = (setting(self.frames[above].queue) for above in self.frames[at].path)
+        return next((value for value in values if value is not None), 0)
 
     def charge(self, leaf: int, amounts: Amounts, firm: bool, times: int = 1) -> None:
         """Count what a job holds at its queue and at every ancestor; below zero times takes it back."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import ChainMap, Counter
 from collections.abc import Iterator, Mapping, Sequence
+from operator import attrgetter
 from operator import sub as minus
 from typing import NamedTuple
 
@@ -101,7 +102,9 @@ class ReclaimRules:
         within_quota = self._stays_within_quota(taker)
         if not within_quota:
             levels[-1] = Level(top, self._bounds(self.step.terms[top].allowance))
-        return Giver(leaf, tuple(levels), self._min_runtime_ms(top), within_quota)
+        # From where the two families part upwards.
+        min_runtime_ms = self.draft.queues.nearest(top, attrgetter("reclaim_min_runtime_ms"))
+        return Giver(leaf, tuple(levels), min_runtime_ms, within_quota)
 
     def _bounds(self, amounts: Sequence[int | None]) -> tuple[tuple[int, int], ...]:
         return tuple([(at, bound) for at in self.asked if (bound := amounts[at]) is not None])
@@ -112,16 +115,6 @@ class ReclaimRules:
             bound is None or self.held[at][position] + self.waiter.asked[position] <= bound
             for position, bound in enumerate(quota)
         )
-
-    def _min_runtime_ms(self, at: int) -> int:
-        """The nearest value from where the two families part upwards."""
-        frames = self.draft.queues.frames
-        while at >= 0:
-            value = frames[at].queue.reclaim_min_runtime_ms
-            if value is not None:
-                return value
-            at = frames[at].parent
-        return 0
 
     def holds_more(self, level: Level, amounts: Sequence[int]) -> bool:
         return any(amounts[position] > bound for position, bound in level.bounds)
