@@ -143,18 +143,18 @@ class Blocks:
 
     def _holdings(self, job: Job, tasks: Sequence[Task]) -> tuple[Holding, ...] | None:
         """What tasks hold; None where stopping one of them frees nothing that can be counted on."""
-        nodes, ledger, shapes = self._draft.nodes, self._draft.ledger, self._draft.shapes
-        unstarted = self.unstarted.get(job.id, {})
+        nodes, ledger, shape_of = self._draft.nodes, self._draft.ledger, self._draft.shapes.of
+        at, sound, unstarted = nodes.at, nodes.sound, self.unstarted.get(job.id, {})
         found: list[Holding] = []
         for task in tasks:
             placed = unstarted.get(task.id) if unstarted else None
             if placed is not None:
                 found.append(Holding(placed.task, placed.position, placed.shares, placed.amounts, placed))
                 continue
-            position = nodes.at.get(task.node, -1)
-            if position < 0 or not nodes.sound(position):
+            position = at.get(task.node, -1)
+            if position < 0 or not sound(position):
                 return None
-            amounts = ledger.amounts(task, shapes.of(task.request), position)
+            amounts = ledger.amounts(task, shape_of(task.request), position)
             found.append(Holding(task, position, task.shares or nodes.held(job, task), amounts))
         return tuple(found)
 

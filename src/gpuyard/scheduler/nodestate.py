@@ -85,9 +85,15 @@ class NodeState(msgspec.Struct, gc=False, eq=False):
 
     def less(self, request: Request, shares: Iterable[DeviceShare], frame: NodeFrame) -> NodeState:
         """A new state with one more task on the node."""
+        free, gpu_milli = self.free, self.gpu_milli
+        in_parts = request.mig or (request.devices and request.gpu_milli != MILLI)
+        if request.devices and not in_parts:
+            for share in shares:
+                free &= ~(1 << share.device)
+                gpu_milli -= MILLI
         state = NodeState(
-            self.free,
-            self.gpu_milli,
+            free,
+            gpu_milli,
             self.cpu_milli - request.cpu_milli,
             self.memory_bytes - request.memory_bytes,
             self.slots - 1,
@@ -95,15 +101,11 @@ class NodeState(msgspec.Struct, gc=False, eq=False):
             self.mig,
             self.other,
         )
-        if request.mig or (request.devices and request.gpu_milli != MILLI):
+        if in_parts:
             state.parts = dict(self.parts)
             state.mig = dict(self.mig)
             for share in shares:
                 state.take(share, request.sharing, frame)
-        elif request.devices:
-            for share in shares:
-                state.free &= ~(1 << share.device)
-                state.gpu_milli -= MILLI
         if request.other:
             state.other = dict(self.other)
             state.take_other(request)
@@ -115,36 +117,36 @@ class NodeState(msgspec.Struct, gc=False, eq=False):
 
     def without(self, tasks: Iterable[Booked], frame: NodeFrame) -> NodeState:
         """A new state with several tasks less on the node."""
-        state = NodeState(
-            self.free,
-            self.gpu_milli,
-            self.cpu_milli,
-            self.memory_bytes,
-            self.slots,
-            self.parts,
-            self.mig,
-            self.other,
-        )
+        free, gpu_milli = self.free, self.gpu_milli
+        cpu_milli, memory_bytes, slots = self.cpu_milli, self.memory_bytes, self.slots
+        special: list[Booked] = []
         for request, shares in tasks:
-            state.cpu_milli += request.cpu_milli
-            state.memory_bytes += request.memory_bytes
-            state.slots += 1
-            if request.mig or (request.devices and request.gpu_milli != MILLI):
-                state.parts = dict(state.parts)
-                state.mig = dict(state.mig)
-                for share in shares:
-                    state.give(share, frame)
-            elif request.devices:
+            cpu_milli += request.cpu_milli
+            memory_bytes += request.memory_bytes
+            slots += 1
+            in_parts = request.mig or (request.devices and request.gpu_milli != MILLI)
+            if in_parts or request.other:
+                special.append((request, shares))
+            if request.devices and not in_parts:
                 for share in shares:
                     bit = 1 << share.device & frame.whole_mask
                     if bit:
-                        state.free |= bit
-                        state.gpu_milli += MILLI
-            if request.other:
-                state.other = dict(state.other)
-                for name, amount in request.other:
-                    state.other[name] = state.other.get(name, 0) + amount
+                        free |= bit
+                        gpu_milli += MILLI
+        state = NodeState(free, gpu_milli, cpu_milli, memory_bytes, slots, self.parts, self.mig, self.other)
+        if special:
+            state.give_back(special, frame)
         return state
+
+    def give_back(self, tasks: list[Booked], frame: NodeFrame) -> None:
+        """Parts of devices, slices and named resources of tasks that are gone, on a state nobody has seen yet."""
+        self.parts, self.mig, self.other = dict(self.parts), dict(self.mig), dict(self.other)
+        for request, shares in tasks:
+            if request.mig or (request.devices and request.gpu_milli != MILLI):
+                for share in shares:
+                    self.give(share, frame)
+            for name, amount in request.other:
+                self.other[name] = self.other.get(name, 0) + amount
 
     def add(self, request: Request, shares: Iterable[DeviceShare], frame: NodeFrame) -> None:
         """One more task, in place: only while a ledger is being built."""

@@ -14,6 +14,7 @@ from gpuyard.model.reasons import Reason, Token
 from gpuyard.scheduler.draft import Draft, Kept
 from gpuyard.scheduler.gang import ACTIVE, satisfied
 from gpuyard.scheduler.headroom import exceeded
+from gpuyard.scheduler.neighbours import open_nodes
 from gpuyard.scheduler.topology import level_left
 
 
@@ -36,7 +37,7 @@ def keep_promises(draft: Draft) -> None:
 
 
 def _cannot_be_kept(draft: Draft, job: Job, promised: Sequence[Task]) -> Reason | None:
-    """A place that will not come free, a domain its node has left, or a bound that was lowered since."""
+    """A place that will not come free, a domain its node has left, a bound that was lowered, or neighbours since."""
     for task in promised:
         if draft.nodes.is_broken(job, task):
             return Reason(Token.DRAINED, subject=task.node)
@@ -48,10 +49,23 @@ def _cannot_be_kept(draft: Draft, job: Job, promised: Sequence[Task]) -> Reason 
     if level:
         return Reason(Token.NO_DOMAIN, subject=level)
     for task in promised:
-        over = exceeded(draft.queues, leaf, draft.shapes.of(task.request).asked, not job.preemptible)
+        position = draft.nodes.at[task.node]
+        amounts = draft.ledger.amounts(task, draft.shapes.of(task.request), position)
+        over = exceeded(draft.queues, leaf, amounts, not job.preemptible)
         if over is not None:
             return over
+        if not _in_good_company(draft, job, task, position):
+            return Reason(Token.NO_MATCHING_NODE, subject=task.node)
     return None
+
+
+def _in_good_company(draft: Draft, job: Job, task: Task, position: int) -> bool:
+    """Whether the rules about neighbours, its own and theirs, still let it go there."""
+    known = draft.ledger.neighbours
+    if not known.any_rules:
+        return True
+    others = [one for one in known.present() if (one.job.id, one.task) != (job.id, task.id)]
+    return bool(open_nodes(draft.nodes.frames, others, job, task.request.where.neighbours)[position])
 
 
 def _is_free(draft: Draft, job: Job, task: Task) -> bool:
