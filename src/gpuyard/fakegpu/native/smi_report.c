@@ -329,7 +329,9 @@ static void temperature(struct report *report, const struct smi_gpu *gpu) {
 static void power(struct report *report, const struct smi_gpu *gpu) {
     open_section(report, "GPU Power Readings", "gpu_power_readings");
     item(report, "Power State", "power_state", "P%u", gpu->device->performance_state);
-    watts(report, "Power Draw", "power_draw", gpu->device->power_mw);
+    watts(report, "Power Draw", "power_draw", gpu->device->power_mw); /* Until driver 565; the others since then. */
+    watts(report, "Average Power Draw", "average_power_draw", gpu->device->power_mw);
+    watts(report, "Instantaneous Power Draw", "instant_power_draw", gpu->device->power_mw);
     watts(report, "Current Power Limit", "current_power_limit", gpu->device->power_limit_mw);
     watts(report, "Requested Power Limit", "requested_power_limit", gpu->device->power_limit_mw);
     watts(report, "Default Power Limit", "default_power_limit", gpu->product->power_default_mw);
