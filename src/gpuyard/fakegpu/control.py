@@ -131,6 +131,11 @@ class DaemonStatus(msgspec.Struct, frozen=True):
     gpu_count: int
     machines: tuple[MachineStatus, ...]
 
+    def size(self) -> str:
+        machines = "machine" if self.machine_count == 1 else "machines"
+        gpus = "GPU" if self.gpu_count == 1 else "GPUs"
+        return f"{self.machine_count} {machines}, {self.gpu_count} {gpus}"
+
 
 class Problem(msgspec.Struct, frozen=True):
     """An error, as it travels; `text` is what a person reads."""

@@ -65,8 +65,7 @@ def bring_up(settings: Settings, tell: Tell) -> DaemonStatus:
     log = settings.home / LOG
     command = [sys.executable, "-m", "gpuyard.fakegpu.daemon", encode_settings(settings)]
     status = _first_status(settings.home, start_in_background(command, log), log)
-    machines = "machine" if status.machine_count == 1 else "machines"
-    tell(f"model      {status.machine_count} {machines}, {status.gpu_count} GPUs")
+    tell(f"model      {status.size()}")
     tell(f"exporter   {status.exporter}")
     return status
 
