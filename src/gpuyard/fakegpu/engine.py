@@ -384,7 +384,8 @@ class Engine:
         moved = {old: places[key] for key, old in before.places.items() if key in places}
         self._devices.carry(before_devices, _array(moved), _array(moved.values()))
         for old, (on, spec) in enumerate(zip(before_on, before_devices.specs, strict=True)):
-            self._move(on, spec, moved.get(old))
+            if on.rows:
+                self._move(on, spec, moved.get(old))
         self._trouble.move(moved, self._devices)
         self._settle(range(len(self._devices)))
         self._renew_given(before_devices, moved)
