@@ -60,6 +60,12 @@ def repeat_option(command: Command) -> Command:
     )(command)
 
 
+def mig_option(command: Command) -> Command:
+    return click.option("--mig", type=click.IntRange(0), help="The instance, counted from 0, where the GPU is cut.")(
+        command
+    )
+
+
 def gpu_name(text: str) -> int | str:
     """An index, or an id."""
     return int(text) if text.isascii() and text.isdigit() else text
@@ -303,8 +309,11 @@ def heal(node: str, gpu: int | str, home: Path | None) -> None:
     "--pid", type=click.IntRange(1), help="Whose; it is given back when that process ends.  [default: your shell]"
 )
 @click.option("--utilization", type=click.IntRange(0, 100), default=0, show_default=True, help="In per cent.")
+@mig_option
 @home_option
-def use(node: str, gpu: int | str, memory: str, pid: int | None, utilization: int, home: Path | None) -> None:
+def use(
+    node: str, gpu: int | str, memory: str, pid: int | None, utilization: int, mig: int | None, home: Path | None
+) -> None:
     """Let a process use a GPU behind everybody's back.
 
     \b
@@ -316,13 +325,14 @@ def use(node: str, gpu: int | str, memory: str, pid: int | None, utilization: in
     from gpuyard.model.quantities import memory_bytes
 
     owner = os.getppid() if pid is None else pid
-    ask(_home(home), Use(node, gpu, owner, memory_bytes(memory, "--memory"), utilization), type(None))
+    ask(_home(home), Use(node, gpu, owner, memory_bytes(memory, "--memory"), utilization, mig), type(None))
     click.echo(f"process {owner} uses {memory} of GPU {gpu} of {node}")
 
 
 @fake.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.option("--node", help="The machine.  [default: the first]")
 @click.option("--gpu", type=gpu_name, metavar="GPU", default="0", show_default=True, help="The GPU it runs on.")
+@mig_option
 @click.option("--memory", help="How much it takes: 30GiB.  [default: nine tenths of what there is]")
 @click.option("--profile", "profile_text", metavar="PROFILE", help="What it does over time.  [default: 100 %]")
 @repeat_option
@@ -331,6 +341,7 @@ def use(node: str, gpu: int | str, memory: str, pid: int | None, utilization: in
 def run(
     node: str | None,
     gpu: int | str,
+    mig: int | None,
     memory: str | None,
     profile_text: str | None,
     repeat: str | None,
@@ -347,4 +358,4 @@ def run(
     """
     from gpuyard.fakegpu.tasks import Task, become_task
 
-    become_task(_home(home), Task(node, gpu, command, memory, profile_text, repeat))
+    become_task(_home(home), Task(node, gpu, command, memory, profile_text, repeat, mig))

@@ -73,6 +73,8 @@ class Use(msgspec.Struct, frozen=True, tag=True):
     pid: int
     memory_bytes: int
     utilization: int = 0
+    mig: int | None = None
+    """The instance, where the GPU is cut."""
 
 
 class Start(msgspec.Struct, frozen=True, tag=True):
@@ -87,6 +89,7 @@ class Start(msgspec.Struct, frozen=True, tag=True):
     """What the process is called; what it is called now, if nothing is said."""
     memory_bytes: int | None = None
     holder: Holder | None = None
+    mig: int | None = None
 
 
 class Stop(msgspec.Struct, frozen=True, tag=True):

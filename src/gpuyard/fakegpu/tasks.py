@@ -30,6 +30,7 @@ class Task(msgspec.Struct, frozen=True):
     memory: str | None = None
     profile: str | None = None
     repeat: str | None = None
+    mig: int | None = None
 
 
 def become_task(home: Path, task: Task) -> NoReturn:
@@ -45,7 +46,7 @@ def become_task(home: Path, task: Task) -> NoReturn:
     if which(program, path=variables["PATH"]) is None:
         raise FakeGpuError(f"{program} cannot be run: there is no such program", fix="check its name behind --")
     name = f"run:{os.getpid()}"
-    ask(home, Start(node, task.gpu, name, profile, os.getpid(), program, memory), type(None))
+    ask(home, Start(node, task.gpu, name, profile, os.getpid(), program, memory, mig=task.mig), type(None))
     try:
         become(task.command, variables)
     except OSError as error:
