@@ -196,7 +196,7 @@ def test_a_part_of_the_report(smi: Smi, two: None) -> None:
 
 
 def test_the_report_as_xml(smi: Smi, publisher: Publisher) -> None:
-    odd = a_device(0, processes=(a_process(1, name="a<b>&c"),), holder=None)
+    odd = a_device(0, processes=(a_process(1, name="a<b>&c\x1b"),), holder=None)
     publisher.write(a_machine(odd, a_device(1, mig_enabled=True, mig=(an_instance(0),))))
     root = ElementTree.fromstring(smi("-q", "-x").stdout)
     assert root.tag == "nvidia_smi_log"
@@ -208,8 +208,26 @@ def test_the_report_as_xml(smi: Smi, publisher: Publisher) -> None:
     assert first.findtext("temperature/gpu_temp") == "55 C"
     for draw in ("power_draw", "average_power_draw", "instant_power_draw"):  # By the age of the driver.
         assert first.findtext(f"gpu_power_readings/{draw}") == "215.34 W"
-    assert first.findtext("processes/process_info/process_name") == "a<b>&c"
+    assert first.findtext("processes/process_info/process_name") == "a<b>&c?"
     assert second.findtext("mig_devices/mig_device/fb_memory_usage/total") == "9728 MiB"
+
+
+def test_parsers_of_the_xml_find_also_what_these_gpus_lack(smi: Smi, two: None) -> None:
+    gpu = ElementTree.fromstring(smi("-q", "-x").stdout).find("gpu")
+    assert gpu is not None
+    assert gpu.findtext("applications_clocks/graphics_clock") == "1410 MHz"
+    for lacking in (
+        "driver_model/current_dm",
+        "inforom_version/img_version",
+        "gpu_operation_mode/current_gom",
+        "retired_pages/double_bit_retirement/retired_count",
+        "retired_pages/pending_retirement",
+        "voltage/graphics_volt",
+    ):
+        assert gpu.findtext(lacking) == "N/A"
+    assert gpu.find("accounted_processes") is not None
+    assert gpu.findtext("pci/pci_device_id") == "20B210DE"
+    assert "        Device Id                         : 0x20B210DE" in smi("-q").stdout.splitlines()
 
 
 def test_monitors_and_the_matrix(smi: Smi, two: None) -> None:
