@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from gpuyard.cli.main import cli
+from gpuyard.fakegpu.control import DaemonStatus
 from tests.fakegpu.daemons import eventually
 
 ROOT = Path(__file__).parents[2]
@@ -45,7 +46,8 @@ def program(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     made = tmp_path_factory.mktemp("fake") / "home"
     told = done("up", "--gpus", "2", "--product", "A100", "--machines", "2", "--port", "0", "--home", made)
-    assert [line.split()[0] for line in told.splitlines()[:4]] == ["NVML", "nvidia-smi", "model", "exporter"]
+    parts = [line.split()[0] for line in told.splitlines() if line and "is being built" not in line]
+    assert parts[:4] == ["NVML", "nvidia-smi", "model", "exporter"]
     yield made
     assert done("down", "--home", made).startswith("ended process ")
 
@@ -171,8 +173,24 @@ def test_a_mistake_is_told_before_anything_starts(tmp_path: Path) -> None:
     told = error("up", "--config", fleet, "--home", tmp_path / "home")
     assert told.startswith(f"error: {fleet}:1:32: ")
     assert 'unknown product "Q9"' in error("up", "--product", "Q9", "--home", tmp_path / "home")
+    piped = run("up", "--config", "-")
+    assert (piped.exit_code, "name a file" in piped.stderr) == (2, True)
     both = run("up", "--config", fleet, "--gpus", "3")
     assert (both.exit_code, "leave out --gpus" in both.stderr) == (2, True)
+
+
+def test_a_mistake_is_told_of_the_file_as_it_was_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("fleet.yaml").write_text("pools: {a: {nodes: 1, product: A1000}}\n")
+    assert error("up", "--config", "fleet.yaml", "--home", "home").startswith("error: fleet.yaml:1:32: ")
+
+
+def test_a_list_of_phases_is_repeated_by_what_stands_beside_it() -> None:
+    phases = "[{time: 1h, utilization: 80}, {time: 1h, utilization: 0}]"
+    assert done("profile", phases, "--repeat", "5").endswith("5 times, then idle\n")
+    assert done("profile", phases, "--repeat", "forever").endswith("as long as the task runs\n")
+    assert "a whole number from 1" in error("profile", phases, "--repeat", "often")
+    assert "say with --profile what is repeated" in error("run", "--repeat", "5", "--", "true")
 
 
 def test_a_profile_is_shown_as_it_is_understood() -> None:
@@ -184,6 +202,11 @@ def test_a_profile_is_shown_as_it_is_understood() -> None:
     assert json.loads(done("profile", "[{utilization: 5}]", "-o", "json"))["phases"][0]["low_percent"] == 5
     assert "130" in error("profile", "[{utilization: 130}]")
     assert "no such file" in error("profile", "no-such-file.yaml")
+
+
+def test_one_is_not_many() -> None:
+    assert DaemonStatus(1, "", "", None, None, 0, 1, 1, ()).size() == "1 machine, 1 GPU"
+    assert DaemonStatus(1, "", "", None, None, 0, 2, 0, ()).size() == "2 machines, 0 GPUs"
 
 
 def test_the_products_are_listed() -> None:

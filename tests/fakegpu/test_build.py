@@ -10,6 +10,7 @@ import pytest
 
 from gpuyard.errors import FakeGpuError
 from gpuyard.fakegpu import build
+from gpuyard.fakegpu.launch import build_native
 from gpuyard.platform.commands import Finished
 
 
@@ -39,6 +40,18 @@ def test_what_was_built_is_not_built_again(empty_cache: Path, tmp_path: Path, mo
     assert first.is_relative_to(empty_cache)
     assert count.read_text() == "again\n"
     assert build.nvidia_smi().name == "nvidia-smi"
+
+
+def test_who_waits_for_a_build_is_told_so_first(
+    empty_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CC", fake_compiler(tmp_path, BUILDS))
+    told: list[str] = []
+    build_native(told.append)
+    assert ["is being built" in line for line in told] == [True, False, True, False]
+    told.clear()
+    build_native(told.append)
+    assert [line.split()[0] for line in told] == ["NVML", "nvidia-smi"]
 
 
 def test_another_source_is_another_build(empty_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

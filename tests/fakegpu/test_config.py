@@ -1,5 +1,6 @@
 """What a fleet file means: the mock design's own form, pools, MIG, profiles, tasks and faults."""
 
+import uuid
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from gpuyard.errors import InputError
 from gpuyard.fakegpu.config import fleet_of, read_fleet
 from gpuyard.fakegpu.faults import read_fault
-from gpuyard.fakegpu.fleet import MIB, FaultScript, Fleet, Given, MachineSpec, TaskScript, gpu_uuid
+from gpuyard.fakegpu.fleet import MIB, FaultScript, Fleet, Given, MachineSpec, TaskScript, gpu_uuid, mig_uuid
 from gpuyard.fakegpu.profile import BUSY
 from gpuyard.fakegpu.reading import Holder
 
@@ -21,6 +22,13 @@ def everything() -> Fleet:
 
 def machine(fleet: Fleet, name: str) -> MachineSpec:
     return next(machine for machine in fleet.machines if machine.name == name)
+
+
+def test_an_id_that_is_made_is_the_uuid_of_its_name() -> None:
+    namespace = uuid.UUID("a5f1d2c6-2f6e-4f0e-9a57-3b1d6f6a7c01")
+    for index in range(20):
+        assert gpu_uuid("nöde", index) == f"GPU-{uuid.uuid5(namespace, f'nöde/{index}')}"
+        assert mig_uuid("GPU-x", index) == f"MIG-{uuid.uuid5(namespace, f'GPU-x/mig/{index}')}"
 
 
 def test_the_mock_designs_file_is_read_as_it_stands() -> None:

@@ -9,7 +9,8 @@ from gpuyard.fakegpu.profile import BUSY, Memory, Phase, Profile, read_profile
 
 HOUR = 3_600_000
 SNIPPET = Path(__file__).parent / "malformed" / "seed-profile.txt"
-EIGHTY_THEN_IDLE = (Phase(HOUR, 80, 80, Memory(60_000, 60_000, relative=True)), Phase(HOUR, 0, 0))
+SIXTY_PER_CENT = Memory(60_000, 60_000, relative=True)
+EIGHTY_THEN_IDLE = (Phase(HOUR, 80, 80, SIXTY_PER_CENT), Phase(HOUR, 0, 0, SIXTY_PER_CENT))
 
 
 @pytest.mark.parametrize(
@@ -51,6 +52,16 @@ def test_the_last_phase_may_last_as_long_as_the_task() -> None:
 def test_a_utilisation_may_be_a_range(written: str, ends: tuple[int, int]) -> None:
     (phase,) = read_profile(f"[{{time: 1h, utilization: {written}}}]").phases
     assert (phase.low_percent, phase.high_percent) == ends
+
+
+def test_a_pause_frees_no_memory_and_takes_none() -> None:
+    text = "[{time: 1h}, {time: 1h, memory: 4GiB}, {time: 1h, utilization: 0}, {memory: 0}]"
+    assert [phase.memory for phase in read_profile(text).phases] == [
+        None,
+        Memory(4 << 30, 4 << 30, relative=False),
+        Memory(4 << 30, 4 << 30, relative=False),
+        Memory(0, 0, relative=False),
+    ]
 
 
 @pytest.mark.parametrize(

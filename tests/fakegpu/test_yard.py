@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from gpuyard.errors import GpuyardError
+from gpuyard.fakegpu.config import fleet_of
 from gpuyard.fakegpu.control import Break, DaemonStatus, Heal, Labels, Show, Start, Status, Stop, Use
 from gpuyard.fakegpu.fleet import a_fleet
 from gpuyard.fakegpu.profile import steady
@@ -82,6 +83,28 @@ def test_use_behind_our_back_ends_with_its_process(yard: Yard, process: subproce
     process.wait()
     yard.step(NOW + 250)
     assert (device(yard).memory_used_bytes, device(yard).processes) == (0, ())
+
+
+def test_a_process_may_use_several_gpus_but_each_once(yard: Yard, process: subprocess.Popen[bytes]) -> None:
+    yard.answer(Use("node-1", 0, process.pid, GIB))
+    yard.answer(Use("node-1", 1, process.pid, GIB))
+    with pytest.raises(GpuyardError, match=f"process {process.pid} uses GPU 0 of node-1 already"):
+        yard.answer(Use("node-1", 0, process.pid, GIB))
+    process.kill()
+    process.wait()
+    yard.step(NOW + 250)
+    assert [device(yard, gpu=gpu).memory_used_bytes for gpu in (0, 1)] == [0, 0]
+
+
+def test_who_uses_a_gpu_that_is_cut_names_the_instance(tmp_path: Path, process: subprocess.Popen[bytes]) -> None:
+    fleet = fleet_of("pools: {cut: {nodes: 1, gpus: 1, product: A100, mig: {3g.40gb: 2}}}", "fleet.yaml")
+    yard = Yard(fleet, Publisher(tmp_path / "machines"), NOW)
+    with pytest.raises(GpuyardError, match=r"say on which instance .*\n.*name it \(--mig\): 0 to 1"):
+        yard.answer(Use("cut-1", 0, process.pid, GIB))
+    yard.answer(Use("cut-1", 0, process.pid, GIB, mig=1))
+    yard.answer(Start("cut-1", 0, "train", mig=0, memory_bytes=2 * GIB))
+    assert [instance.memory_used_bytes for instance in device(yard, "cut-1").mig] == [2 * GIB, GIB]
+    yard.close()
 
 
 def test_a_process_that_ended_but_was_not_awaited_has_ended(yard: Yard, process: subprocess.Popen[bytes]) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpuyard.cli.inputs import InputFile
+from gpuyard.cli.inputs import PIPE, InputFile
 from gpuyard.cli.output import output_option, print_data
 
 if TYPE_CHECKING:
@@ -50,6 +50,20 @@ def _home(given: Path | None) -> Path:
     from gpuyard.fakegpu.control import default_home
 
     return given.absolute() if given else default_home()
+
+
+def repeat_option(command: Command) -> Command:
+    return click.option(
+        "--repeat",
+        metavar="ROUNDS",
+        help="How often the phases come round, or forever.  [default: what the profile says]",
+    )(command)
+
+
+def mig_option(command: Command) -> Command:
+    return click.option("--mig", type=click.IntRange(0), help="The instance, counted from 0, where the GPU is cut.")(
+        command
+    )
 
 
 def gpu_name(text: str) -> int | str:
@@ -107,8 +121,10 @@ def _settings(given: dict[str, Any]) -> Settings:
     config = given["config"]
     if config is not None and kind:
         raise click.UsageError(f"--config says everything about the fleet; leave out --{next(iter(kind))}")
+    if config == PIPE:
+        raise click.UsageError("--config is read again whenever it changes, which a pipe cannot be; name a file")
     listening = {name: given[name] for name in ("host", "port", "hostname_label", "seed")}
-    return Settings(_home(given["home"]), config.absolute() if config else None, **kind, **listening)
+    return Settings(_home(given["home"]), config, **kind, **listening)
 
 
 @fake.command()
@@ -219,20 +235,21 @@ def products(output: str) -> None:
 
 @fake.command()
 @click.argument("text_or_file")
+@repeat_option
 @output_option
-def profile(text_or_file: str, output: str) -> None:
+def profile(text_or_file: str, repeat: str | None, output: str) -> None:
     """Check a utilisation profile, and show how it is understood.
 
     It is written here, or in a file that is named here.
 
     \b
-    gpuyard fake profile '[{time: 1h, utilization: 80, memory: 60%}, {time: 1h, utilization: 0}]'
+    gpuyard fake profile '[{time: 1h, utilization: 80, memory: 60%}, {time: 1h, utilization: 0}]' --repeat 5
     gpuyard fake profile '{"phases": [{"time": "10m", "utilization": "10-30"}], "repeat": 5}'
     gpuyard fake profile training.yaml
     """
     from gpuyard.fakegpu.tasks import given_profile
 
-    found = given_profile(text_or_file)
+    found = given_profile(text_or_file, repeat)
     if output == "text":
         from gpuyard.cli.show_fake import show_profile
 
@@ -292,8 +309,11 @@ def heal(node: str, gpu: int | str, home: Path | None) -> None:
     "--pid", type=click.IntRange(1), help="Whose; it is given back when that process ends.  [default: your shell]"
 )
 @click.option("--utilization", type=click.IntRange(0, 100), default=0, show_default=True, help="In per cent.")
+@mig_option
 @home_option
-def use(node: str, gpu: int | str, memory: str, pid: int | None, utilization: int, home: Path | None) -> None:
+def use(
+    node: str, gpu: int | str, memory: str, pid: int | None, utilization: int, mig: int | None, home: Path | None
+) -> None:
     """Let a process use a GPU behind everybody's back.
 
     \b
@@ -305,22 +325,26 @@ def use(node: str, gpu: int | str, memory: str, pid: int | None, utilization: in
     from gpuyard.model.quantities import memory_bytes
 
     owner = os.getppid() if pid is None else pid
-    ask(_home(home), Use(node, gpu, owner, memory_bytes(memory, "--memory"), utilization), type(None))
+    ask(_home(home), Use(node, gpu, owner, memory_bytes(memory, "--memory"), utilization, mig), type(None))
     click.echo(f"process {owner} uses {memory} of GPU {gpu} of {node}")
 
 
 @fake.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.option("--node", help="The machine.  [default: the first]")
 @click.option("--gpu", type=gpu_name, metavar="GPU", default="0", show_default=True, help="The GPU it runs on.")
+@mig_option
 @click.option("--memory", help="How much it takes: 30GiB.  [default: nine tenths of what there is]")
 @click.option("--profile", "profile_text", metavar="PROFILE", help="What it does over time.  [default: 100 %]")
+@repeat_option
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 @home_option
 def run(
     node: str | None,
     gpu: int | str,
+    mig: int | None,
     memory: str | None,
     profile_text: str | None,
+    repeat: str | None,
     command: tuple[str, ...],
     home: Path | None,
 ) -> None:
@@ -334,4 +358,4 @@ def run(
     """
     from gpuyard.fakegpu.tasks import Task, become_task
 
-    become_task(_home(home), Task(node, gpu, command, memory, profile_text))
+    become_task(_home(home), Task(node, gpu, command, memory, profile_text, repeat, mig))

@@ -22,8 +22,7 @@ NO_ONE: Final = "·"
 
 def show_status(status: DaemonStatus) -> None:
     out = console()
-    machines = "machine" if status.machine_count == 1 else "machines"
-    out.print(f"up for {duration(status.up_ms)}: {status.machine_count} {machines}, {status.gpu_count} GPUs")
+    out.print(f"up for {duration(status.up_ms)}: {status.size()}")
     out.print(f"exporter {status.exporter}, home {status.home}, process {status.pid}")
     if status.config:
         out.print(f"fleet file {status.config}")

@@ -77,8 +77,13 @@ def nvidia_smi() -> Path:
     return built(THE_PROGRAM)
 
 
+def place_of(target: Target) -> Path:
+    """Where it lies once it is built."""
+    return cache_directory() / f"{target.name}-{fingerprint(target)}" / target.name
+
+
 def built(target: Target) -> Path:
-    path = cache_directory() / f"{target.name}-{fingerprint(target)}" / target.name
+    path = place_of(target)
     if not path.exists():
         build(target, path)
     return path

@@ -73,6 +73,8 @@ class Use(msgspec.Struct, frozen=True, tag=True):
     pid: int
     memory_bytes: int
     utilization: int = 0
+    mig: int | None = None
+    """The instance, where the GPU is cut."""
 
 
 class Start(msgspec.Struct, frozen=True, tag=True):
@@ -87,6 +89,7 @@ class Start(msgspec.Struct, frozen=True, tag=True):
     """What the process is called; what it is called now, if nothing is said."""
     memory_bytes: int | None = None
     holder: Holder | None = None
+    mig: int | None = None
 
 
 class Stop(msgspec.Struct, frozen=True, tag=True):
@@ -130,6 +133,11 @@ class DaemonStatus(msgspec.Struct, frozen=True):
     machine_count: int
     gpu_count: int
     machines: tuple[MachineStatus, ...]
+
+    def size(self) -> str:
+        machines = "machine" if self.machine_count == 1 else "machines"
+        gpus = "GPU" if self.gpu_count == 1 else "GPUs"
+        return f"{self.machine_count} {machines}, {self.gpu_count} {gpus}"
 
 
 class Problem(msgspec.Struct, frozen=True):

@@ -222,7 +222,9 @@ def run(settings: Settings) -> None:
 
 
 def encode_settings(settings: Settings) -> str:
-    return msgspec.json.encode(settings, enc_hook=str).decode()
+    """For a process that may stand in another folder."""
+    config = settings.config and settings.config.absolute()
+    return msgspec.json.encode(msgspec.structs.replace(settings, config=config), enc_hook=str).decode()
 
 
 def main(arguments: list[str]) -> int:

@@ -229,11 +229,22 @@ class Engine:
                 return
 
     def use(
-        self, machine: str, gpu: int | str, *, pid: int, memory_bytes: int, utilization: int = 0, name: str = ""
+        self,
+        machine: str,
+        gpu: int | str,
+        *,
+        pid: int,
+        memory_bytes: int,
+        utilization: int = 0,
+        name: str = "",
+        mig: int | None = None,
     ) -> str:
         """Somebody uses a GPU behind our back; the name under which it can be stopped."""
-        task = f"use:{pid}"
-        self.start(machine, gpu, task, profile=steady(utilization), pid=pid, name=name, memory_bytes=memory_bytes)
+        task, profile = f"use:{pid}", steady(utilization)
+        if task in self._names(self._register.gpu(machine, gpu)):
+            fix = "it gives it back when it ends; name another process with --pid"
+            raise InputError(f"process {pid} uses GPU {gpu} of {machine} already", fix=fix)
+        self.start(machine, gpu, task, profile=profile, pid=pid, name=name, memory_bytes=memory_bytes, mig=mig)
         return task
 
     def clear(self, machine: str, gpu: int | str) -> None:
@@ -279,7 +290,7 @@ class Engine:
 
     def _check_mig(self, spec: GpuSpec, mig: int | None, where: str) -> None:
         count = len(spec.mig)
-        said = f"instances there: 0 to {count - 1}" if count else "it has no instance"
+        said = f"name it (--mig): 0 to {count - 1}" if count else "it has no instance"
         if mig is None and spec.mig_enabled:
             raise InputError(f"{where} is in MIG mode: say on which instance the task runs", fix=said)
         if mig is not None and not 0 <= mig < count:
@@ -384,7 +395,8 @@ class Engine:
         moved = {old: places[key] for key, old in before.places.items() if key in places}
         self._devices.carry(before_devices, _array(moved), _array(moved.values()))
         for old, (on, spec) in enumerate(zip(before_on, before_devices.specs, strict=True)):
-            self._move(on, spec, moved.get(old))
+            if on.rows:
+                self._move(on, spec, moved.get(old))
         self._trouble.move(moved, self._devices)
         self._settle(range(len(self._devices)))
         self._renew_given(before_devices, moved)

@@ -35,7 +35,12 @@ class PhaseSpec(_Fields):
     utilization: Annotated[int | str | None, says("Per cent, or a range; 100 unless given.", 80, "10-30")] = None
     memory: Annotated[
         Amount | None,
-        says("MiB, with a unit, per cent of the GPU, or a range of these; the task's own unless given.", "60%", "4GiB"),
+        says(
+            "MiB, with a unit, per cent of the GPU, or a range of these; as in the phase before unless given, "
+            "in the first the task's own.",
+            "60%",
+            "4GiB",
+        ),
     ] = None
 
 

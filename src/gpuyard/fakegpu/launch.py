@@ -65,8 +65,7 @@ def bring_up(settings: Settings, tell: Tell) -> DaemonStatus:
     log = settings.home / LOG
     command = [sys.executable, "-m", "gpuyard.fakegpu.daemon", encode_settings(settings)]
     status = _first_status(settings.home, start_in_background(command, log), log)
-    machines = "machine" if status.machine_count == 1 else "machines"
-    tell(f"model      {status.machine_count} {machines}, {status.gpu_count} GPUs")
+    tell(f"model      {status.size()}")
     tell(f"exporter   {status.exporter}")
     return status
 
@@ -82,9 +81,11 @@ def refuse_second(home: Path) -> None:
 
 def build_native(tell: Tell) -> None:
     """The library and nvidia-smi; from the second time on they lie in the cache."""
-    for name, make in (("NVML", build.library), ("nvidia-smi", build.nvidia_smi)):
+    for name, target in (("NVML", build.THE_LIBRARY), ("nvidia-smi", build.THE_PROGRAM)):
+        if not build.place_of(target).exists():
+            tell(f"{name:10} is being built, this once; where there is no C compiler, one is fetched first")
         began_ms = monotonic_ms()
-        path = make()
+        path = build.built(target)
         took_ms = monotonic_ms() - began_ms
         tell(f"{name:10} {path}" + (f" (built in {took_ms / 1000:.1f} s)" if took_ms > 200 else ""))
 

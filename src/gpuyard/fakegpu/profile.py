@@ -105,7 +105,15 @@ def profile_of(
     if not 1 <= len(phases) <= MAX_PHASES:
         raise here.error(f"a profile has 1 to {MAX_PHASES} phases, not {len(phases)}", ACCEPTED)
     read = tuple(_phase(phase, here.at(index), index == len(phases) - 1) for index, phase in enumerate(phases))
-    return repeated(read, repeat, beside)
+    return repeated(_with_memory(read), repeat, beside)
+
+
+def _with_memory(phases: tuple[Phase, ...]) -> tuple[Phase, ...]:
+    """A phase that says nothing about memory holds what the one before it does: who pauses frees nothing."""
+    held = [phase.memory for phase in phases]
+    for index in range(1, len(held)):
+        held[index] = held[index] or held[index - 1]
+    return tuple(msgspec.structs.replace(phase, memory=memory) for phase, memory in zip(phases, held, strict=True))
 
 
 def repeated(phases: tuple[Phase, ...], repeat: str | int | None, place: Place) -> Profile:

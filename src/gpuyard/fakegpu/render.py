@@ -49,7 +49,7 @@ class Task(msgspec.Struct, frozen=True):
     started_at_ms: int
 
 
-class Identity(msgspec.Struct, frozen=True):
+class Identity(msgspec.Struct, frozen=True, gc=False):
     """What a device is called; made once."""
 
     uuid: str

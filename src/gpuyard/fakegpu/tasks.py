@@ -29,6 +29,8 @@ class Task(msgspec.Struct, frozen=True):
     command: tuple[str, ...]
     memory: str | None = None
     profile: str | None = None
+    repeat: str | None = None
+    mig: int | None = None
 
 
 def become_task(home: Path, task: Task) -> NoReturn:
@@ -37,14 +39,14 @@ def become_task(home: Path, task: Task) -> NoReturn:
     When it ends, the daemon sees its process gone and frees the GPU.
     """
     memory = None if task.memory is None else memory_bytes(task.memory, "--memory")
-    profile = None if task.profile is None else given_profile(task.profile)
+    profile = _profile(task)
     sees = environment(home, task.node)
     variables = sees.variables(dict(os.environ))
     node, program = Path(sees.state).name, task.command[0]
     if which(program, path=variables["PATH"]) is None:
         raise FakeGpuError(f"{program} cannot be run: there is no such program", fix="check its name behind --")
     name = f"run:{os.getpid()}"
-    ask(home, Start(node, task.gpu, name, profile, os.getpid(), program, memory), type(None))
+    ask(home, Start(node, task.gpu, name, profile, os.getpid(), program, memory, mig=task.mig), type(None))
     try:
         become(task.command, variables)
     except OSError as error:
@@ -52,8 +54,16 @@ def become_task(home: Path, task: Task) -> NoReturn:
         raise FakeGpuError(f"{program} cannot be run: {error.strerror}", fix="check its name behind --") from None
 
 
-def given_profile(text_or_file: str) -> Profile:
-    """A profile written out, or the name of a file that holds one."""
+def _profile(task: Task) -> Profile | None:
+    if task.profile is not None:
+        return given_profile(task.profile, task.repeat)
+    if task.repeat is not None:
+        raise FakeGpuError("--repeat stands alone", fix="say with --profile what is repeated")
+    return None
+
+
+def given_profile(text_or_file: str, repeat: str | None = None) -> Profile:
+    """A profile written out, or the name of a file that holds one; `repeat` is what stands beside it."""
     if text_or_file.lstrip()[:1] in ("[", "{", ""):
-        return read_profile(text_or_file)
-    return read_profile(read_text(Path(text_or_file)), source=text_or_file)
+        return read_profile(text_or_file, repeat)
+    return read_profile(read_text(Path(text_or_file)), repeat, source=text_or_file)

@@ -154,6 +154,7 @@ class Yard:
             memory_bytes=request.memory_bytes,
             utilization=request.utilization,
             name=process.name,
+            mig=request.mig,
         )
         self._watched[request.node, task] = process
 
@@ -168,6 +169,7 @@ class Yard:
             name=request.name or (process.name if process else request.task),
             memory_bytes=request.memory_bytes,
             holder=request.holder,
+            mig=request.mig,
         )
         if process:
             self._watched[request.node, request.task] = process

@@ -116,6 +116,9 @@ QUERIES = (
     "clocks_throttle_reasons.active,clocks_throttle_reasons.hw_slowdown,clocks_event_reasons.sw_power_cap",
     "mig.mode.current,mig.mode.pending,fan.speed,temperature.memory,memory.reserved,accounting.mode",
     "utilization.encoder,utilization.decoder,encoder.stats.sessionCount,retired_pages.pending,inforom.img",
+    "ecc.errors.corrected.volatile.cbu,ecc.errors.uncorrected.aggregate.texture_memory,pcie.link.gen.gpucurrent",
+    "remapped_rows.correctable,remapped_rows.failure,remapped_rows.histogram.max,gpu_recovery_action,hostname",
+    "clocks_event_reasons_counters.sw_power_cap,ecc.errors.uncorrected.aggregate.sram.thresholdExceeded,fabric.cliqueId",
 )
 
 
@@ -132,6 +135,16 @@ def test_every_field_help_lists_can_be_queried(smi: Smi, two: None) -> None:
     names = [name for pair in listed for name in pair if name]
     assert len(names) > 120
     assert smi(f"--query-gpu={','.join(names)}", "--format=csv,noheader").returncode == 0
+
+
+def test_an_exporter_that_asks_which_fields_there_are_finds_all(smi: Smi, two: None) -> None:
+    told = smi("--help-query-gpu").stdout
+    assert len(re.findall(r'\n\s*\n^"([^"]+)"', told, re.MULTILINE)) == len(re.findall('^"', told, re.MULTILINE))
+
+
+def test_a_heading_is_the_field_that_was_asked_for(smi: Smi, two: None) -> None:
+    fields = "ecc.errors.corrected.volatile.dram, pcie.link.gen.gpucurrent, clocks_event_reasons.active"
+    assert smi(f"--query-gpu={fields}", "--format=csv").stdout.splitlines()[0] == fields
 
 
 def test_applications(smi: Smi, two: None) -> None:
@@ -183,7 +196,7 @@ def test_a_part_of_the_report(smi: Smi, two: None) -> None:
 
 
 def test_the_report_as_xml(smi: Smi, publisher: Publisher) -> None:
-    odd = a_device(0, processes=(a_process(1, name="a<b>&c"),), holder=None)
+    odd = a_device(0, processes=(a_process(1, name="a<b>&c\x1b"),), holder=None)
     publisher.write(a_machine(odd, a_device(1, mig_enabled=True, mig=(an_instance(0),))))
     root = ElementTree.fromstring(smi("-q", "-x").stdout)
     assert root.tag == "nvidia_smi_log"
@@ -193,9 +206,28 @@ def test_the_report_as_xml(smi: Smi, publisher: Publisher) -> None:
     assert first.findtext("fb_memory_usage/used") == "4096 MiB"
     assert first.findtext("utilization/gpu_util") == "37 %"
     assert first.findtext("temperature/gpu_temp") == "55 C"
-    assert first.findtext("gpu_power_readings/power_draw") == "215.34 W"
-    assert first.findtext("processes/process_info/process_name") == "a<b>&c"
+    for draw in ("power_draw", "average_power_draw", "instant_power_draw"):  # By the age of the driver.
+        assert first.findtext(f"gpu_power_readings/{draw}") == "215.34 W"
+    assert first.findtext("processes/process_info/process_name") == "a<b>&c?"
     assert second.findtext("mig_devices/mig_device/fb_memory_usage/total") == "9728 MiB"
+
+
+def test_parsers_of_the_xml_find_also_what_these_gpus_lack(smi: Smi, two: None) -> None:
+    gpu = ElementTree.fromstring(smi("-q", "-x").stdout).find("gpu")
+    assert gpu is not None
+    assert gpu.findtext("applications_clocks/graphics_clock") == "1410 MHz"
+    for lacking in (
+        "driver_model/current_dm",
+        "inforom_version/img_version",
+        "gpu_operation_mode/current_gom",
+        "retired_pages/double_bit_retirement/retired_count",
+        "retired_pages/pending_retirement",
+        "voltage/graphics_volt",
+    ):
+        assert gpu.findtext(lacking) == "N/A"
+    assert gpu.find("accounted_processes") is not None
+    assert gpu.findtext("pci/pci_device_id") == "20B210DE"
+    assert "        Device Id                         : 0x20B210DE" in smi("-q").stdout.splitlines()
 
 
 def test_monitors_and_the_matrix(smi: Smi, two: None) -> None:
@@ -210,6 +242,15 @@ def test_monitors_and_the_matrix(smi: Smi, two: None) -> None:
     assert smi("dmon", "-c", "1").stdout.splitlines()[2].split()[:5] == ["0", "215", "55", "61", "37"]
     assert smi("pmon", "-c", "1").stdout.splitlines()[2].split()[:4] == ["0", "4711", "C", "30"]
     assert "NV12" in smi("topo", "-m").stdout
+    assert smi("nvlink", "-s", "-i", "1").stdout.count("UUID") == 1
+
+
+def test_a_monitor_tells_the_time_and_what_slows_a_gpu_down(smi: Smi, publisher: Publisher) -> None:
+    publisher.write(a_machine(a_device(throttle_reasons=0x40)))
+    heading, units, row = smi("dmon", "-s", "v", "-o", "DT", "-c", "1").stdout.splitlines()
+    assert heading == "#Date       Time        gpu  pviol  tviol"
+    assert units == "#YYYYMMDD   HH:MM:SS    Idx      %   bool"
+    assert re.fullmatch(r" \d{8}   \d\d:\d\d:\d\d      0      0      1", row)
 
 
 def test_what_a_gpu_can_be_cut_into_and_is(smi: Smi, two: None) -> None:
@@ -245,6 +286,10 @@ def test_the_version(smi: Smi, two: None) -> None:
     ("words", "said"),
     [
         (["--query-gpu=index,nonsense", "--format=csv"], 'Field "nonsense" is not a valid field to query.\n\n'),
+        (["--query-gpu=", "--format=csv"], 'Field "" is not a valid field to query.\n\n'),
+        (["topo", "-p2p", "r"], "Option -p2p is not recognized. Please run 'nvidia-smi -h'.\n\n"),
+        (["nvlink", "-c"], "Option -c is not recognized. Please run 'nvidia-smi -h'.\n\n"),
+        (["dmon", "-s", "px"], "Invalid combination of input arguments. Please run 'nvidia-smi -h' for help.\n\n"),
         (["--nonsense"], "Option --nonsense is not recognized. Please run 'nvidia-smi -h'.\n\n"),
         (["--query-gpu=index"], "Invalid combination of input arguments. Please run 'nvidia-smi -h' for help.\n\n"),
         (["-q", "-d", "NONSENSE"], "Invalid combination of input arguments. Please run 'nvidia-smi -h' for help.\n\n"),

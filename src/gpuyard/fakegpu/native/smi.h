@@ -60,8 +60,14 @@ void smi_list(struct smi *smi);
 unsigned smi_display(const char *words, int *bad);
 void smi_report(struct smi *smi, int xml, unsigned display);
 
-/* `groups` are the letters of dmon -s. */
-void smi_device_monitor(struct smi *smi, int header, const char *groups);
+/* `groups` are the letters of dmon -s; `date` and `time` stand before each line. */
+struct monitor {
+    const char *groups;
+    int date, time;
+};
+
+int smi_known_groups(const char *groups);
+void smi_device_monitor(struct smi *smi, int header, const struct monitor *monitor);
 void smi_process_monitor(struct smi *smi, int header);
 void smi_topology(struct smi *smi);
 void smi_links(struct smi *smi);

@@ -24,7 +24,8 @@ enum mode {
 struct options {
     enum mode mode;
     int query; /* Which one, for the mode of that name. */
-    const char *ids, *fields, *format, *file, *display, *change, *groups;
+    const char *ids, *fields, *format, *file, *display, *change;
+    struct monitor monitor;
     int xml;
     long interval_ms; /* Zero: once. */
     long rounds;      /* Zero: for ever, when there is an interval. */
@@ -61,7 +62,8 @@ static const char HELP[] =
     "    nvidia-smi --query-gpu=index,name,memory.used --format=csv,noheader\n\n"
     "  MONITORS:\n"
     "    dmon [-c N] [-d SECONDS]    One line a GPU, again and again; -s puc chooses groups of columns:\n"
-    "                                p power and temperature, u use, c clocks, m memory, e errors, t PCIe.\n"
+    "                                p power and temperature, u use, c clocks, v violations, m memory, e errors,\n"
+    "                                t PCIe; -o DT puts date and time in front.\n"
     "    pmon [-c N] [-d SECONDS]    One line a process, again and again.\n"
     "    topo -m, nvlink -s          How the GPUs are connected.\n"
     "    mig -lgip | -lgi | -lci     What GPUs can be cut into, and what they are cut into.\n\n"
@@ -199,7 +201,7 @@ static int read_options(struct options *options, int count, char **words) {
 static int read_monitor(struct options *options, int count, char **words) {
     options->mode = !strcmp(words[1], "dmon") ? DEVICE_MONITOR : PROCESS_MONITOR;
     options->interval_ms = 1000;
-    options->groups = "puc";
+    options->monitor.groups = "puc";
     for (int at = 2; at < count; at++) {
         const char *value;
         long number;
@@ -211,8 +213,13 @@ static int read_monitor(struct options *options, int count, char **words) {
         } else if ((value = value_of((struct option){"-i", "--id"}, count, words, &at))) {
             options->ids = value;
         } else if ((value = value_of((struct option){"-s", "--select"}, count, words, &at))) {
-            options->groups = value;
-        } else if (!value_of((struct option){"-o", "--options"}, count, words, &at)) {
+            if (options->mode == DEVICE_MONITOR && !smi_known_groups(value)) return bad_combination();
+            options->monitor.groups = value;
+        } else if ((value = value_of((struct option){"-o", "--options"}, count, words, &at))) {
+            if (value[strspn(value, "DT")]) return bad_combination();
+            options->monitor.date = strchr(value, 'D') != NULL;
+            options->monitor.time = strchr(value, 'T') != NULL;
+        } else {
             return bad_option(words[at]);
         }
     }
@@ -230,6 +237,19 @@ static int read_mig(struct options *options, int count, char **words) {
         else options->change = words[at];
     }
     return options->mode == CHANGE && !options->change ? bad_combination() : 0;
+}
+
+/* topo -m and nvlink -s: of all they can show only that, and nothing else is taken for it. */
+static int read_connections(struct options *options, int count, char **words) {
+    options->mode = !strcmp(words[1], "topo") ? TOPOLOGY : LINKS;
+    int asked = 0;
+    for (int at = 2; at < count; at++) {
+        const char *value;
+        if (options->mode == TOPOLOGY ? is(words[at], "-m", "--matrix") : is(words[at], "-s", "--status")) asked = 1;
+        else if ((value = value_of((struct option){"-i", "--id"}, count, words, &at))) options->ids = value;
+        else return bad_option(words[at]);
+    }
+    return asked ? 0 : bad_combination();
 }
 
 static int read_format(const char *text, struct csv *csv) {
@@ -270,7 +290,7 @@ static enum exit_code show(struct smi *smi, const struct options *options, long 
         case LIST: smi_list(smi); return EXIT_OK;
         case REPORT: smi_report(smi, options->xml, display); return EXIT_OK;
         case QUERY: return smi_query(smi, options->query, options->fields, csv);
-        case DEVICE_MONITOR: smi_device_monitor(smi, round % 20 == 0, options->groups); return EXIT_OK;
+        case DEVICE_MONITOR: smi_device_monitor(smi, round % 20 == 0, &options->monitor); return EXIT_OK;
         case PROCESS_MONITOR: smi_process_monitor(smi, round % 20 == 0); return EXIT_OK;
         case TOPOLOGY: smi_topology(smi); return EXIT_OK;
         case LINKS: smi_links(smi); return EXIT_OK;
@@ -342,8 +362,7 @@ int main(int count, char **words) {
     int code = 0;
     if (!strcmp(first, "dmon") || !strcmp(first, "pmon")) code = read_monitor(&options, count, words);
     else if (!strcmp(first, "mig")) code = read_mig(&options, count, words);
-    else if (!strcmp(first, "topo")) options.mode = TOPOLOGY;
-    else if (!strcmp(first, "nvlink")) options.mode = LINKS;
+    else if (!strcmp(first, "topo") || !strcmp(first, "nvlink")) code = read_connections(&options, count, words);
     else code = read_options(&options, count, words);
     return code ? code : run(&options);
 }

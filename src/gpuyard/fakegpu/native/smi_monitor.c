@@ -4,6 +4,7 @@
 #include <string.h>
 
 enum { CELL = 24 };
+enum { POWER_CAP = 0x4 | 0x80, THERMAL = 0x20 | 0x40 }; /* Bits of NVML's reasons for lower clocks. */
 
 /* One column of dmon: the letter that chooses it, its heading and unit, its width, and what it shows of a GPU. */
 struct column {
@@ -30,6 +31,8 @@ COLUMN(decoder_use, !device->mig_enabled, device->decoder_percent)
 COLUMN(no_use, !device->mig_enabled, 0)
 COLUMN(memory_clock, 1, device->memory_mhz)
 COLUMN(sm_clock, 1, device->sm_mhz)
+COLUMN(power_capped, 1, device->throttle_reasons & POWER_CAP ? 100 : 0)
+COLUMN(too_hot, 1, !!(device->throttle_reasons & THERMAL))
 COLUMN(used, 1, smi_mib(device->memory_used_bytes))
 COLUMN(bar1, device->memory_total_bytes, 1)
 COLUMN(corrected, device->has_ecc, device->ecc_volatile_corrected)
@@ -50,6 +53,8 @@ static const struct column COLUMNS[] = {
     {'u', "ofa", "%", 6, no_use},
     {'c', "mclk", "MHz", 6, memory_clock},
     {'c', "pclk", "MHz", 6, sm_clock},
+    {'v', "pviol", "%", 6, power_capped},
+    {'v', "tviol", "bool", 6, too_hot},
     {'m', "fb", "MB", 7, used},
     {'m', "bar1", "MB", 6, bar1},
     {'e', "sbecc", "errs", 6, corrected},
@@ -61,23 +66,38 @@ static const struct column COLUMNS[] = {
 
 enum { COLUMN_COUNT = sizeof COLUMNS / sizeof *COLUMNS };
 
-static void device_heading(FILE *out, const char *groups) {
-    fputs("# gpu", out);
+int smi_known_groups(const char *groups) {
+    char known[COLUMN_COUNT + 1] = "";
+    for (int i = 0; i < COLUMN_COUNT; i++) known[i] = COLUMNS[i].group;
+    return *groups && !groups[strspn(groups, known)];
+}
+
+static void device_heading(FILE *out, const struct monitor *monitor) {
+    const char *indent = monitor->date || monitor->time ? "" : " ";
+    fprintf(out, "#%s%s%sgpu", monitor->date ? "Date       " : "", monitor->time ? "Time        " : "", indent);
     for (int i = 0; i < COLUMN_COUNT; i++)
-        if (strchr(groups, COLUMNS[i].group)) fprintf(out, " %*s", COLUMNS[i].width, COLUMNS[i].name);
-    fputs("\n# Idx", out);
+        if (strchr(monitor->groups, COLUMNS[i].group)) fprintf(out, " %*s", COLUMNS[i].width, COLUMNS[i].name);
+    fprintf(out, "\n#%s%s%sIdx", monitor->date ? "YYYYMMDD   " : "", monitor->time ? "HH:MM:SS    " : "", indent);
     for (int i = 0; i < COLUMN_COUNT; i++)
-        if (strchr(groups, COLUMNS[i].group)) fprintf(out, " %*s", COLUMNS[i].width, COLUMNS[i].unit);
+        if (strchr(monitor->groups, COLUMNS[i].group)) fprintf(out, " %*s", COLUMNS[i].width, COLUMNS[i].unit);
     fputc('\n', out);
 }
 
-void smi_device_monitor(struct smi *smi, int header, const char *groups) {
-    if (header) device_heading(smi->out, groups);
+static void row_start(FILE *out, const struct monitor *monitor, unsigned index) {
+    char now[CELL];
+    fputc(' ', out);
+    if (monitor->date) fprintf(out, "%s   ", smi_now(now, sizeof now, "%Y%m%d"));
+    if (monitor->time) fprintf(out, "%s    ", smi_now(now, sizeof now, "%H:%M:%S"));
+    fprintf(out, "%*u", monitor->date || monitor->time ? 3 : 4, index);
+}
+
+void smi_device_monitor(struct smi *smi, int header, const struct monitor *monitor) {
+    if (header) device_heading(smi->out, monitor);
     for (unsigned g = 0; g < smi->count; g++) {
-        fprintf(smi->out, "%5u", smi->gpus[g].index);
+        row_start(smi->out, monitor, smi->gpus[g].index);
         for (int i = 0; i < COLUMN_COUNT; i++) {
             char cell[CELL];
-            if (!strchr(groups, COLUMNS[i].group)) continue;
+            if (!strchr(monitor->groups, COLUMNS[i].group)) continue;
             COLUMNS[i].read(&smi->gpus[g], cell);
             fprintf(smi->out, " %*s", COLUMNS[i].width, cell);
         }

@@ -40,6 +40,7 @@ static int timestamp(const struct row *row, char *out) {
 
 READ(driver_version, 1, "%s", row->smi->reading.machine->driver_version)
 NUMBER(count, 1, row->smi->visible)
+READ(host_name, 1, "%s", row->smi->reading.machine->name)
 READ(name, 1, "%s", product->name)
 READ(serial, *device->serial, "%s", device->serial)
 READ(uuid, 1, "%s", device->uuid)
@@ -50,6 +51,8 @@ READ(pci_bus, 1, "0x%02X", device->pci_bus)
 READ(pci_device, 1, "0x%02X", device->pci_device)
 READ(pci_device_id, product->pci_device_id, "0x%08X", product->pci_device_id)
 READ(pci_sub_id, product->pci_subsystem_id, "0x%08X", product->pci_subsystem_id)
+READ(pci_class, 1, "0x%02X", 3)    /* A display controller, */
+READ(pci_subclass, 1, "0x%02X", 2) /* of the kind without a display. */
 READ(vbios, *product->vbios, "%s", product->vbios)
 READ(compute_cap, product->compute_major, "%u.%u", product->compute_major, product->compute_minor)
 READ(enabled, 1, "%s", "Enabled")
@@ -113,6 +116,7 @@ ECC(volatile_uncorrected, device->ecc_volatile_uncorrected)
 ECC(aggregate_corrected, device->ecc_aggregate_corrected)
 ECC(aggregate_uncorrected, device->ecc_aggregate_uncorrected)
 ECC(ecc_none, 0)
+READ(ecc_within, device->has_ecc, "%s", "No")
 
 NUMBER(rows_corrected, device->has_ecc && product->compute_major >= 8, device->remapped_rows_corrected)
 NUMBER(rows_uncorrected, device->has_ecc && product->compute_major >= 8, device->remapped_rows_uncorrected)
@@ -132,6 +136,14 @@ struct field {
     reader *read;
 };
 
+/* In the query about GPUs, and in one of its own. */
+#define ROW_COUNTS                                                                                 \
+    {"remapped_rows.correctable", "", "", rows_corrected},                                         \
+        {"remapped_rows.uncorrectable", "", "", rows_uncorrected},                                 \
+        {"remapped_rows.pending", "", "", rows_none}, {                                            \
+        "remapped_rows.failure", "", "", rows_none                                                 \
+    }
+
 static const struct field GPU_FIELDS[] = {
     {"timestamp", "", "", timestamp},
     {"driver_version", "", "", driver_version},
@@ -144,10 +156,13 @@ static const struct field GPU_FIELDS[] = {
     {"pci.domain", "", "", pci_domain},
     {"pci.bus", "", "", pci_bus},
     {"pci.device", "", "", pci_device},
+    {"pci.baseClass", "", "", pci_class},
+    {"pci.subClass", "", "", pci_subclass},
     {"pci.device_id", "", "", pci_device_id},
     {"pci.sub_device_id", "", "", pci_sub_id},
     {"vgpu_driver_capability.heterogenous_multivGPU", "", "", absent},
-    {"pcie.link.gen.current", "pcie.link.gen.gpucurrent", "", link_generation},
+    {"pcie.link.gen.current", "", "", link_generation},
+    {"pcie.link.gen.gpucurrent", "", "", link_generation},
     {"pcie.link.gen.max", "", "", link_generation},
     {"pcie.link.gen.gpumax", "", "", link_generation},
     {"pcie.link.gen.hostmax", "", "", link_generation},
@@ -167,6 +182,8 @@ static const struct field GPU_FIELDS[] = {
     {"inforom.oem", "", "", absent},
     {"inforom.ecc", "", "", absent},
     {"inforom.pwr", "inforom.power", "", absent},
+    {"inforom.checksum_validation", "", "", absent},
+    {"gpu_recovery_action", "", "", absent},
     {"gom.current", "gpu_operation_mode.current", "", absent},
     {"gom.pending", "gpu_operation_mode.pending", "", absent},
     {"fan.speed", "", "%", fan_speed},
@@ -185,6 +202,11 @@ static const struct field GPU_FIELDS[] = {
     {"clocks_event_reasons.sw_thermal_slowdown", "clocks_throttle_reasons.sw_thermal_slowdown", "",
      software_thermal_reason},
     {"clocks_event_reasons.sync_boost", "clocks_throttle_reasons.sync_boost", "", sync_reason},
+    {"clocks_event_reasons_counters.sw_power_cap", "", "us", absent},
+    {"clocks_event_reasons_counters.sync_boost", "", "us", absent},
+    {"clocks_event_reasons_counters.sw_thermal_slowdown", "", "us", absent},
+    {"clocks_event_reasons_counters.hw_thermal_slowdown", "", "us", absent},
+    {"clocks_event_reasons_counters.hw_power_brake_slowdown", "", "us", absent},
     {"memory.total", "", "MiB", memory_total},
     {"memory.reserved", "", "MiB", memory_reserved},
     {"memory.used", "", "MiB", memory_used},
@@ -204,35 +226,61 @@ static const struct field GPU_FIELDS[] = {
     {"dramEncryption.mode.pending", "", "", absent},
     {"ecc.mode.current", "", "", ecc_mode},
     {"ecc.mode.pending", "", "", ecc_mode},
-    {"ecc.errors.corrected.volatile.device_memory", "ecc.errors.corrected.volatile.dram", "", volatile_corrected},
+    {"ecc.errors.corrected.volatile.device_memory", "", "", volatile_corrected},
+    {"ecc.errors.corrected.volatile.dram", "", "", volatile_corrected},
     {"ecc.errors.corrected.volatile.register_file", "", "", ecc_none},
     {"ecc.errors.corrected.volatile.l1_cache", "", "", ecc_none},
     {"ecc.errors.corrected.volatile.l2_cache", "", "", ecc_none},
     {"ecc.errors.corrected.volatile.texture_memory", "", "", ecc_none},
+    {"ecc.errors.corrected.volatile.cbu", "", "", ecc_none},
     {"ecc.errors.corrected.volatile.sram", "", "", ecc_none},
     {"ecc.errors.corrected.volatile.total", "", "", volatile_corrected},
-    {"ecc.errors.corrected.aggregate.device_memory", "ecc.errors.corrected.aggregate.dram", "", aggregate_corrected},
+    {"ecc.errors.corrected.aggregate.device_memory", "", "", aggregate_corrected},
+    {"ecc.errors.corrected.aggregate.dram", "", "", aggregate_corrected},
     {"ecc.errors.corrected.aggregate.register_file", "", "", ecc_none},
     {"ecc.errors.corrected.aggregate.l1_cache", "", "", ecc_none},
     {"ecc.errors.corrected.aggregate.l2_cache", "", "", ecc_none},
+    {"ecc.errors.corrected.aggregate.texture_memory", "", "", ecc_none},
+    {"ecc.errors.corrected.aggregate.cbu", "", "", ecc_none},
     {"ecc.errors.corrected.aggregate.sram", "", "", ecc_none},
     {"ecc.errors.corrected.aggregate.total", "", "", aggregate_corrected},
-    {"ecc.errors.uncorrected.volatile.device_memory", "ecc.errors.uncorrected.volatile.dram", "", volatile_uncorrected},
+    {"ecc.errors.uncorrected.volatile.device_memory", "", "", volatile_uncorrected},
+    {"ecc.errors.uncorrected.volatile.dram", "", "", volatile_uncorrected},
     {"ecc.errors.uncorrected.volatile.register_file", "", "", ecc_none},
     {"ecc.errors.uncorrected.volatile.l1_cache", "", "", ecc_none},
     {"ecc.errors.uncorrected.volatile.l2_cache", "", "", ecc_none},
+    {"ecc.errors.uncorrected.volatile.texture_memory", "", "", ecc_none},
+    {"ecc.errors.uncorrected.volatile.cbu", "", "", ecc_none},
     {"ecc.errors.uncorrected.volatile.sram", "", "", ecc_none},
     {"ecc.errors.uncorrected.volatile.total", "", "", volatile_uncorrected},
-    {"ecc.errors.uncorrected.aggregate.device_memory", "ecc.errors.uncorrected.aggregate.dram", "",
-     aggregate_uncorrected},
+    {"ecc.errors.uncorrected.aggregate.device_memory", "", "", aggregate_uncorrected},
+    {"ecc.errors.uncorrected.aggregate.dram", "", "", aggregate_uncorrected},
     {"ecc.errors.uncorrected.aggregate.register_file", "", "", ecc_none},
     {"ecc.errors.uncorrected.aggregate.l1_cache", "", "", ecc_none},
     {"ecc.errors.uncorrected.aggregate.l2_cache", "", "", ecc_none},
+    {"ecc.errors.uncorrected.aggregate.texture_memory", "", "", ecc_none},
+    {"ecc.errors.uncorrected.aggregate.cbu", "", "", ecc_none},
     {"ecc.errors.uncorrected.aggregate.sram", "", "", ecc_none},
     {"ecc.errors.uncorrected.aggregate.total", "", "", aggregate_uncorrected},
+    {"ecc.errors.uncorrected.volatile.sram.parity", "", "", ecc_none},
+    {"ecc.errors.uncorrected.volatile.sram.secded", "", "", ecc_none},
+    {"ecc.errors.uncorrected.aggregate.sram.parity", "", "", ecc_none},
+    {"ecc.errors.uncorrected.aggregate.sram.secded", "", "", ecc_none},
+    {"ecc.errors.uncorrected.aggregate.sram.thresholdExceeded", "", "", ecc_within},
+    {"ecc.errors.uncorrected.aggregate.sram.l2", "", "", ecc_none},
+    {"ecc.errors.uncorrected.aggregate.sram.sm", "", "", ecc_none},
+    {"ecc.errors.uncorrected.aggregate.sram.mcu", "", "", ecc_none},
+    {"ecc.errors.uncorrected.aggregate.sram.pcie", "", "", ecc_none},
+    {"ecc.errors.uncorrected.aggregate.sram.other", "", "", ecc_none},
     {"retired_pages.single_bit_ecc.count", "retired_pages.sbe", "", absent},
     {"retired_pages.double_bit.count", "retired_pages.dbe", "", absent},
     {"retired_pages.pending", "", "", absent},
+    ROW_COUNTS,
+    {"remapped_rows.histogram.max", "", "", absent},
+    {"remapped_rows.histogram.high", "", "", absent},
+    {"remapped_rows.histogram.partial", "", "", absent},
+    {"remapped_rows.histogram.low", "", "", absent},
+    {"remapped_rows.histogram.none", "", "", absent},
     {"temperature.gpu", "", "", temperature},
     {"temperature.gpu.tlimit", "", "", margin},
     {"temperature.memory", "", "", memory_temperature},
@@ -245,6 +293,7 @@ static const struct field GPU_FIELDS[] = {
     {"power.default_limit", "", "W", power_default},
     {"power.min_limit", "", "W", power_min},
     {"power.max_limit", "", "W", power_max},
+    {"edpp_multiplier", "", "%", absent},
     {"clocks.current.graphics", "clocks.gr", "MHz", clock_graphics},
     {"clocks.current.sm", "clocks.sm", "MHz", clock_sm},
     {"clocks.current.memory", "clocks.mem", "MHz", clock_memory},
@@ -266,6 +315,16 @@ static const struct field GPU_FIELDS[] = {
     {"protected_memory.free", "", "MiB", zero},
     {"fabric.state", "", "", absent},
     {"fabric.status", "", "", absent},
+    {"fabric.cliqueId", "", "", absent},
+    {"fabric.clusterUuid", "", "", absent},
+    {"platform.chassis_serial_number", "", "", absent},
+    {"platform.slot_number", "", "", absent},
+    {"platform.tray_index", "", "", absent},
+    {"platform.host_id", "", "", absent},
+    {"platform.peer_type", "", "", absent},
+    {"platform.module_id", "", "", absent},
+    {"platform.gpu_fabric_guid", "", "", absent},
+    {"hostname", "", "", host_name},
     {"numa.node", "numa_node", "", numa},
 };
 
@@ -285,10 +344,7 @@ static const struct field APP_FIELDS[] = {
 
 static const struct field ROW_FIELDS[] = {
     GPU_NAMES,
-    {"remapped_rows.correctable", "", "", rows_corrected},
-    {"remapped_rows.uncorrectable", "", "", rows_uncorrected},
-    {"remapped_rows.pending", "", "", rows_none},
-    {"remapped_rows.failure", "", "", rows_none},
+    ROW_COUNTS,
 };
 
 static const struct field CLOCK_FIELDS[] = {
@@ -344,7 +400,9 @@ static enum exit_code choose(struct field_list *list, const char *words, FILE *o
         if (list->count < FIELDS) list->chosen[list->count++] = field;
         words += length;
     }
-    return EXIT_OK;
+    if (list->count) return EXIT_OK;
+    fprintf(out, "Field \"\" is not a valid field to query.\n\n");
+    return EXIT_BAD_ARGUMENT;
 }
 
 /* ---------------------------------------------------------------------------------------------------------- printing */
@@ -427,10 +485,10 @@ enum exit_code smi_query(struct smi *smi, int query, const char *fields, struct 
 }
 
 void smi_query_help(int query, FILE *out) {
-    fprintf(out, "List of valid properties to query for the switch \"%s=\":\n\n", QUERIES[query].option);
+    fprintf(out, "List of valid properties to query for the switch \"%s=\":\n", QUERIES[query].option);
     for (size_t i = 0; i < QUERIES[query].size; i++) {
         const struct field *field = &QUERIES[query].fields[i];
-        fprintf(out, "\"%s\"", field->name);
+        fprintf(out, "\n\"%s\"", field->name); /* Exporters look for the blank line before a name. */
         if (*field->other) fprintf(out, " or \"%s\"", field->other);
         fprintf(out, "%s%s%s\n", *field->unit ? " (" : "", field->unit, *field->unit ? ")" : "");
     }

@@ -1,6 +1,7 @@
 /* The long report of -q, as text or with -x as XML. Both are one document with two ways to write it. */
 #include "smi.h"
 
+#include <ctype.h>
 #include <stdarg.h>
 #include <string.h>
 #include <strings.h>
@@ -20,7 +21,9 @@ enum {
     SUPPORTED_CLOCKS = 1 << 11,
     ENCODER_STATS = 1 << 12,
     FBC_STATS = 1 << 13,
-    NOTHING = 1 << 14
+    PAGE_RETIREMENT = 1 << 14,
+    VOLTAGES = 1 << 15,
+    NOTHING = 1 << 16
 };
 
 static const struct {
@@ -38,12 +41,12 @@ static const struct {
     {"PERFORMANCE", PERFORMANCE},
     {"ROW_REMAPPER", ROW_REMAPPER},
     {"SUPPORTED_CLOCKS", SUPPORTED_CLOCKS},
-    /* Known words about which there is nothing to say. */
-    {"PAGE_RETIREMENT", NOTHING},
-    {"ACCOUNTING", NOTHING},
+    {"PAGE_RETIREMENT", PAGE_RETIREMENT},
     {"ENCODER_STATS", ENCODER_STATS},
     {"FBC_STATS", FBC_STATS},
-    {"VOLTAGE", NOTHING},
+    {"VOLTAGE", VOLTAGES},
+    /* Known words about which there is nothing to say. */
+    {"ACCOUNTING", NOTHING},
     {"RESET_STATUS", NOTHING},
     {"GSP_FIRMWARE_VERSION", NOTHING},
 };
@@ -83,7 +86,7 @@ static void escaped(FILE *out, const char *text) {
         if (*text == '&') fputs("&amp;", out);
         else if (*text == '<') fputs("&lt;", out);
         else if (*text == '>') fputs("&gt;", out);
-        else fputc(*text, out);
+        else fputc(iscntrl((unsigned char)*text) ? '?' : *text, out); /* XML has no way to write those. */
     }
 }
 
@@ -130,6 +133,22 @@ static void watts(struct report *report, const char *label, const char *tag, uns
     else item(report, label, tag, "N/A");
 }
 
+/* Scripts meet these with 0x in the text and without it in XML. */
+static void hexadecimal(struct report *report, const char *label, const char *tag, int digits, unsigned value) {
+    item(report, label, tag, "%s%0*X", report->xml ? "" : "0x", digits, value);
+}
+
+struct name {
+    const char *label, *tag;
+};
+
+/* A section these GPUs have nothing for: parsers look for it all the same. Its items end with an empty one. */
+static void lacks(struct report *report, struct name section, const struct name *items) {
+    open_section(report, section.label, section.tag);
+    for (; items->tag; items++) item(report, items->label, items->tag, "N/A");
+    close_section(report, section.tag);
+}
+
 static const char *or_na(const char *text) { return *text ? text : "N/A"; }
 
 /* --------------------------------------------------------------------------------------------------- parts of a GPU */
@@ -162,6 +181,17 @@ static void mig_devices(struct report *report, struct smi *smi, const struct smi
     close_section(report, "mig_devices");
 }
 
+static const struct name DRIVER_MODEL[] = {{"Current", "current_dm"}, {"Pending", "pending_dm"}, {0}};
+static const struct name OPERATION_MODE[] = {{"Current", "current_gom"}, {"Pending", "pending_gom"}, {0}};
+static const struct name INFOROM[] = {{"Image Version", "img_version"},
+                                      {"OEM Object", "oem_object"},
+                                      {"ECC Object", "ecc_object"},
+                                      {"Power Management Object", "pwr_object"},
+                                      {0}};
+static const struct name RETIRED[] = {
+    {"Retired Count", "retired_count"}, {"Retired Page List", "retired_pagelist"}, {0}};
+static const struct name VOLTAGE[] = {{"Graphics", "graphics_volt"}, {0}};
+
 static void identity(struct report *report, struct smi *smi, const struct smi_gpu *gpu) {
     const struct gy_device *device = gpu->device;
     const char *mig = !gpu->product->mig ? "N/A" : device->mig_enabled ? "Enabled" : "Disabled";
@@ -179,6 +209,7 @@ static void identity(struct report *report, struct smi *smi, const struct smi_gp
     mig_devices(report, smi, gpu);
     item(report, "Accounting Mode", "accounting_mode", "Disabled");
     item(report, "Accounting Mode Buffer Size", "accounting_mode_buffer_size", "4000");
+    lacks(report, (struct name){"Driver Model", "driver_model"}, DRIVER_MODEL);
     item(report, "Serial Number", "serial", "%s", or_na(device->serial));
     item(report, "GPU UUID", "uuid", "%s", device->uuid);
     item(report, "Minor Number", "minor_number", "%u", device->minor);
@@ -186,18 +217,26 @@ static void identity(struct report *report, struct smi *smi, const struct smi_gp
     item(report, "MultiGPU Board", "multigpu_board", "No");
     item(report, "Board ID", "board_id", "0x%x", device->pci_bus << 8);
     item(report, "Board Part Number", "board_part_number", "%s", or_na(gpu->product->part_number));
+    item(report, "GPU Part Number", "gpu_part_number", "N/A");
+    lacks(report, (struct name){"Inforom Version", "inforom_version"}, INFOROM);
+    lacks(report, (struct name){"GPU Operation Mode", "gpu_operation_mode"}, OPERATION_MODE);
+    open_section(report, "GPU Virtualization Mode", "gpu_virtualization_mode");
+    item(report, "Virtualization Mode", "virtualization_mode", "None");
+    item(report, "Host VGPU Mode", "host_vgpu_mode", "N/A");
+    close_section(report, "gpu_virtualization_mode");
+    item(report, "GSP Firmware Version", "gsp_firmware_version", "N/A");
 }
 
 static void pci(struct report *report, const struct smi_gpu *gpu) {
     const struct gy_device *device = gpu->device;
     const struct gy_product *product = gpu->product;
     open_section(report, "PCI", "pci");
-    item(report, "Bus", "pci_bus", "0x%02X", device->pci_bus);
-    item(report, "Device", "pci_device", "0x%02X", device->pci_device);
-    item(report, "Domain", "pci_domain", "0x%04X", device->pci_domain);
-    item(report, "Device Id", "pci_device_id", "0x%08X", product->pci_device_id);
+    hexadecimal(report, "Bus", "pci_bus", 2, device->pci_bus);
+    hexadecimal(report, "Device", "pci_device", 2, device->pci_device);
+    hexadecimal(report, "Domain", "pci_domain", 4, device->pci_domain);
+    hexadecimal(report, "Device Id", "pci_device_id", 8, product->pci_device_id);
     item(report, "Bus Id", "pci_bus_id", "%s", device->pci_bus_id);
-    item(report, "Sub System Id", "pci_sub_system_id", "0x%08X", product->pci_subsystem_id);
+    hexadecimal(report, "Sub System Id", "pci_sub_system_id", 8, product->pci_subsystem_id);
     open_section(report, "GPU Link Info", "pci_gpu_link_info");
     open_section(report, "PCIe Generation", "pcie_gen");
     number(report, "Max", "max_link_gen", product->pcie_generation > 0, product->pcie_generation, "");
@@ -209,6 +248,7 @@ static void pci(struct report *report, const struct smi_gpu *gpu) {
     close_section(report, "link_widths");
     close_section(report, "pci_gpu_link_info");
     item(report, "Replays Since Reset", "replay_counter", "%u", device->pcie_replays);
+    item(report, "Replay Number Rollovers", "replay_rollover_counter", "0");
     item(report, "Tx Throughput", "tx_util", "%llu KB/s", (unsigned long long)device->pcie_tx_bytes_per_s / 1024);
     item(report, "Rx Throughput", "rx_util", "%llu KB/s", (unsigned long long)device->pcie_rx_bytes_per_s / 1024);
     close_section(report, "pci");
@@ -298,6 +338,15 @@ static void ecc(struct report *report, const struct gy_device *device) {
     close_section(report, "ecc_errors");
 }
 
+static void retired_pages(struct report *report) {
+    open_section(report, "Retired Pages", "retired_pages");
+    lacks(report, (struct name){"Single Bit ECC", "multiple_single_bit_retirement"}, RETIRED);
+    lacks(report, (struct name){"Double Bit ECC", "double_bit_retirement"}, RETIRED);
+    item(report, "Pending Page Blacklist", "pending_blacklist", "N/A");
+    item(report, "Pending Page Retirement", "pending_retirement", "N/A");
+    close_section(report, "retired_pages");
+}
+
 static void remapped_rows(struct report *report, const struct smi_gpu *gpu) {
     if (!gpu->device->has_ecc || gpu->product->compute_major < 8) {
         item(report, "Remapped Rows", "remapped_rows", "N/A");
@@ -329,7 +378,9 @@ static void temperature(struct report *report, const struct smi_gpu *gpu) {
 static void power(struct report *report, const struct smi_gpu *gpu) {
     open_section(report, "GPU Power Readings", "gpu_power_readings");
     item(report, "Power State", "power_state", "P%u", gpu->device->performance_state);
-    watts(report, "Power Draw", "power_draw", gpu->device->power_mw);
+    watts(report, "Power Draw", "power_draw", gpu->device->power_mw); /* Until driver 565; the others since then. */
+    watts(report, "Average Power Draw", "average_power_draw", gpu->device->power_mw);
+    watts(report, "Instantaneous Power Draw", "instant_power_draw", gpu->device->power_mw);
     watts(report, "Current Power Limit", "current_power_limit", gpu->device->power_limit_mw);
     watts(report, "Requested Power Limit", "requested_power_limit", gpu->device->power_limit_mw);
     watts(report, "Default Power Limit", "default_power_limit", gpu->product->power_default_mw);
@@ -347,11 +398,21 @@ static void clock_set(struct report *report, const char *label, const char *tag,
     close_section(report, tag);
 }
 
+static void application_clocks(struct report *report, const char *label, const char *tag,
+                               const struct gy_product *product) {
+    open_section(report, label, tag);
+    number(report, "Graphics", "graphics_clock", product->graphics_max_mhz > 0, product->graphics_max_mhz, " MHz");
+    number(report, "Memory", "mem_clock", product->memory_max_mhz > 0, product->memory_max_mhz, " MHz");
+    close_section(report, tag);
+}
+
 static void clocks(struct report *report, const struct smi_gpu *gpu) {
     const struct gy_device *now = gpu->device;
     const struct gy_product *most = gpu->product;
     clock_set(report, "Clocks", "clocks",
               (const unsigned[4]){now->graphics_mhz, now->sm_mhz, now->memory_mhz, now->video_mhz});
+    application_clocks(report, "Applications Clocks", "applications_clocks", most);
+    application_clocks(report, "Default Applications Clocks", "default_applications_clocks", most);
     clock_set(report, "Max Clocks", "max_clocks",
               (const unsigned[4]){most->graphics_max_mhz, most->sm_max_mhz, most->memory_max_mhz, most->video_max_mhz});
 }
@@ -411,13 +472,15 @@ static void one_gpu(struct report *report, struct smi *smi, const struct smi_gpu
     if (shows(report, ENCODER_STATS)) sessions(report, "Encoder Stats", "encoder_stats");
     if (shows(report, FBC_STATS)) sessions(report, "FBC Stats", "fbc_stats");
     if (shows(report, ECC)) ecc(report, gpu->device);
+    if (shows(report, PAGE_RETIREMENT)) retired_pages(report);
     if (shows(report, ROW_REMAPPER)) remapped_rows(report, gpu);
     if (shows(report, TEMPERATURE)) temperature(report, gpu);
     if (shows(report, POWER)) power(report, gpu);
     if (shows(report, CLOCK)) clocks(report, gpu);
+    if (shows(report, VOLTAGES)) lacks(report, (struct name){"Voltage", "voltage"}, VOLTAGE);
     if (report->display & SUPPORTED_CLOCKS) supported_clocks(report, gpu->product);
     if (shows(report, PIDS)) processes(report, smi, gpu);
-    if (report->xml) fputs("\t</gpu>\n", report->out);
+    if (report->xml) fputs("\t\t<accounted_processes>\n\t\t</accounted_processes>\n\t</gpu>\n", report->out);
     else fputc('\n', report->out);
     report->depth = report->xml ? 1 : 0;
 }
