@@ -153,7 +153,7 @@ def newly_placed(cluster: Snapshot, books: Books) -> Iterator[tuple[Job, Task]]:
     for before in cluster.jobs:
         after = books.jobs[before.id]
         for old, new in zip(before.tasks, after.tasks, strict=True):
-            if old != new:
+            if old != new and new.state in HELD_LATER:
                 yield after, new
 
 

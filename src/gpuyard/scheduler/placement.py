@@ -166,7 +166,7 @@ class Placer:
         positions = {
             self.draft.nodes.at[node] for node in self.waiter.gang.nodes_of(group) if node in self.draft.nodes.at
         }
-        return self.draft.domains.of_nodes(rule.topology, level, positions) if positions else None
+        return self.draft.domains.holding(rule.topology, level, positions) if positions else None
 
     def _room(self, chunk: Chunk, mask: Bools) -> int:
         """GPU milli (for tasks without a GPU: CPU milli) that would be left in a domain; below zero: too small."""

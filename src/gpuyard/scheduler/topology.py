@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -44,9 +44,9 @@ class Domains:
             known = self._masks[key] = self._build(self.topologies[topology].levels[: level + 1])
         return known
 
-    def of_nodes(self, topology: str, level: int, positions: set[int]) -> set[Domain]:
-        """The domains of a level that hold any of these nodes."""
-        return {domain for domain, mask in self.at(topology, level).items() if any(mask[at] for at in positions)}
+    def holding(self, topology: str, level: int, positions: Collection[int]) -> set[Domain]:
+        """The domains of a level that hold all of these nodes: one at most, unless there are none of them."""
+        return {domain for domain, mask in self.at(topology, level).items() if all(mask[at] for at in positions)}
 
     def _build(self, labels: tuple[str, ...]) -> dict[Domain, Bools]:
         members: dict[Domain, list[int]] = {}
@@ -100,4 +100,4 @@ def _one_domain(domains: Domains, rule: TopologyRule, positions: Sequence[int]) 
     levels = domains.levels(rule)
     if levels is None:
         return False
-    return any(all(mask[at] for at in positions) for mask in domains.at(rule.topology, levels[-1]).values())
+    return bool(domains.holding(rule.topology, levels[-1], positions))
