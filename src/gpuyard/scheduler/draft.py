@@ -145,6 +145,8 @@ class Draft:
         """How each queue is ranked: filled by the first step that asks."""
         self.gangs: dict[str, Gang] = {}
         """Where jobs stand that this cycle has served in part; the ledger's own view is not touched."""
+        self.taken_back: list[Evict] = []
+        """Promises of earlier cycles that cannot be kept."""
         self.kept: list[Kept] = []
         self.placed: list[Placed] = []
         self.log: list[Placed | Eviction] = []
@@ -308,7 +310,8 @@ class Draft:
         self.waiting.append(Waiting(queue, tuple(jobs), reasons))
 
     def finish(self) -> Plan:
-        actions: list[Action] = [Bind(*kept, Reason(Token.PLACED, subject=kept.node)) for kept in self.kept]
+        actions: list[Action] = [*self.taken_back]
+        actions += [Bind(*kept, Reason(Token.PLACED, subject=kept.node)) for kept in self.kept]
         for entry in self.log:
             if isinstance(entry, Eviction):
                 actions += [self._stop(one) for one in entry.evicted if one.holding.placed is None and not one.stays]

@@ -14,7 +14,10 @@ from gpuyard.model.reasons import Reason, Token
 from gpuyard.scheduler.draft import Draft, Kept
 from gpuyard.scheduler.gang import ACTIVE, satisfied
 from gpuyard.scheduler.headroom import exceeded
+from gpuyard.scheduler.ledger import Ledger
 from gpuyard.scheduler.neighbours import open_nodes
+from gpuyard.scheduler.nodebook import NodeBook
+from gpuyard.scheduler.queuebook import QueueBook
 from gpuyard.scheduler.topology import level_left
 
 
@@ -93,5 +96,18 @@ def _start(draft: Draft, job: Job, tasks: Sequence[Task]) -> None:
 
 
 def _take_back(draft: Draft, job: Job, promised: Sequence[Task], why: Reason) -> None:
-    """The places are given up, and the whole of what was promised is planned anew in the next cycle."""
-    draft.evictions += [Evict(job.id, task.id, task.node, why) for task in promised]
+    """The places are free for others at once; what was promised is planned anew, as a whole, in the next cycle."""
+    for task in promised:
+        draft.taken_back.append(Evict(job.id, task.id, task.node, why))
+        release(draft.ledger, draft.nodes, draft.queues, job, task)
+
+
+def release(ledger: Ledger, nodes: NodeBook, queues: QueueBook, job: Job, task: Task) -> None:
+    """Take a promised place off these books, unless it never was on them."""
+    leaf = queues.leaf_at(job.queue)
+    if leaf < 0 or nodes.is_broken(job, task):
+        return
+    position = nodes.at[task.node]
+    nodes.evict(position, [(task.request, nodes.held(job, task))])
+    amounts = ledger.amounts(task, ledger.shapes.of(task.request), position)
+    queues.charge(leaf, amounts, not job.preemptible, -1)

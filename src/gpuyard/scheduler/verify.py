@@ -23,6 +23,7 @@ from gpuyard.scheduler.ledger import Ledger
 from gpuyard.scheduler.neighbours import Present, open_nodes
 from gpuyard.scheduler.nodebook import NodeBook
 from gpuyard.scheduler.nodestate import NodeFrame, NodeState
+from gpuyard.scheduler.promises import release
 from gpuyard.scheduler.queuebook import QueueBook
 from gpuyard.scheduler.resources import Amounts
 from gpuyard.scheduler.topology import level_left
@@ -98,8 +99,11 @@ class _Replay:
 
     def _evict(self, action: Evict | Move, node: str) -> Reason | None:
         """Let a task go that still runs there, and may be made to; or take back a promise that cannot be kept."""
-        if isinstance(action, Evict) and not action.reason.beneficiary and self._is_promised(action):
-            return None
+        if isinstance(action, Evict) and not action.reason.beneficiary:
+            promised = self._promised(action)
+            if promised is not None:
+                release(self.ledger, self.nodes, self.queues, *promised)
+                return None
         found = self._running(action)
         position = self.nodes.at.get(node, -1)
         if found is None or found[1].node != node or position < 0:
@@ -117,9 +121,10 @@ class _Replay:
         self.present = [one for one in self.present if (one.job.id, one.task) != (job.id, task.id)]
         return None
 
-    def _is_promised(self, action: Evict) -> bool:
-        task = _task(self.ledger.jobs.get(action.job), action.task)
-        return task is not None and task.state is TaskState.PROMISED
+    def _promised(self, action: Evict) -> tuple[Job, Task] | None:
+        job = self.ledger.jobs.get(action.job)
+        task = _task(job, action.task)
+        return (job, task) if job and task and task.state is TaskState.PROMISED else None
 
     def _move(self, action: Move) -> Reason | None:
         undo = self.nodes.fork(), self.queues.fork(), self.present
