@@ -27,18 +27,15 @@ def is_timed(job: Job) -> bool:
 
 
 def started_ms(job: Job, now_ms: int) -> int:
-    """When its first task that runs was started; one that waits would start now, one promised a place soon."""
-    if len(job.tasks) == 1 and job.tasks[0].state is TaskState.RUNNING:
-        return job.tasks[0].started_at_ms
-    running = [task.started_at_ms for task in job.tasks if task.state is TaskState.RUNNING]
-    if running:
-        return min(running)
-    promised = any(task.state is TaskState.PROMISED for task in job.tasks)
-    return now_ms + freeing_ms(job) if promised else now_ms
+    """When its first task that runs was started; a job of which nothing runs would start now."""
+    if len(job.tasks) == 1:
+        task = job.tasks[0]
+        return task.started_at_ms if task.state is TaskState.RUNNING else now_ms
+    return min((task.started_at_ms for task in job.tasks if task.state is TaskState.RUNNING), default=now_ms)
 
 
 def freeing_ms(job: Job) -> int:
-    """How long a job waits for a promised place to be freed, as far as plans count on it."""
+    """How long a job that is promised a place waits for it to be freed, as far as plans count on it."""
     return _allowance_ms(planned_ms(job) or 0)
 
 
