@@ -16,7 +16,7 @@ import msgspec
 from gpuyard.model.jobs import Job, Task, TaskState
 from gpuyard.scheduler.blocks import Block
 from gpuyard.scheduler.draft import Draft, Everyone, Holding, Left, Placed
-from gpuyard.scheduler.gang import Gang
+from gpuyard.scheduler.gang import Chunk, Gang
 from gpuyard.scheduler.headroom import blockers
 from gpuyard.scheduler.jobbook import LineKey, Rank, Waiter, next_waiter
 from gpuyard.scheduler.ordering import Turns, lines_of
@@ -56,7 +56,7 @@ class Trial:
                 placed = True
                 turns.served(waiter, None)
             elif waiter.job.id in self._victims and self._return(waiter, placed):
-                turns.served(waiter, self._victims.next_of(waiter, self.draft.given(waiter)))
+                turns.served(waiter, self._more(waiter))
             else:
                 turns.dropped(waiter)
         return placed
@@ -66,7 +66,11 @@ class Trial:
         for first in sorted(self._victims.waiters(), key=_largest_first):
             waiter: Waiter | None = first
             while waiter is not None and self._return(waiter, job_placed=True):
-                waiter = self._victims.next_of(waiter, self.draft.given(waiter))
+                waiter = self._more(waiter)
+
+    def _more(self, waiter: Waiter) -> Waiter | None:
+        """What a job that has got something back wants next."""
+        return self._victims.next_of(waiter, self.draft.given(waiter)) if waiter.more else None
 
     def staying(self) -> list[Block]:
         """Blocks that got their old places back."""
@@ -153,9 +157,18 @@ class _Victims(Mapping[str, Waiter]):
     def _made(self, id: str) -> Waiter | None:
         """What a job that gave way wants first."""
         if id not in self._first:
-            gang = self._gangs[id] = Gang(_waiting_again(self._jobs[id], self.evicted))
-            self._first[id] = next_waiter(gang.job, self.leaves[id], gang, self.draft.shapes)
+            job = _waiting_again(self._jobs[id], self.evicted)
+            plain = job.group.leaf and not any(task.priority for task in job.tasks) and self._went_whole(job)
+            self._first[id] = self._whole(job) if plain else self._in_part(job)
         return self._first[id]
+
+    def _whole(self, job: Job) -> Waiter:
+        """Of a gang that went whole, nothing is left to reckon with: most do."""
+        return Waiter(job, self.leaves[job.id], Chunk(job.group, job.tasks), 0, None, self.draft.shapes)
+
+    def _in_part(self, job: Job) -> Waiter | None:
+        gang = self._gangs[job.id] = Gang(job)
+        return next_waiter(job, self.leaves[job.id], gang, self.draft.shapes)
 
     def waiters(self) -> Iterator[Waiter]:
         """All that can return; a gang that had lost a part before cannot."""
