@@ -51,7 +51,7 @@ test: lint ## Lint, then all tests once
 	@$(PYTEST) $(PARALLEL) -m "not long"
 
 test-unit: setup ## The inner loop: the fast tests only, under a minute
-	@$(PYTEST) $(PARALLEL) -m "not slow and not long"
+	@GPUYARD_QUICK=1 $(PYTEST) $(PARALLEL) -m "not slow and not long"
 
 test-long: setup ## All tests with full counts
 	@GPUYARD_LONG=1 $(PYTEST) $(PARALLEL) -m "long or not long"

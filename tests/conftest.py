@@ -10,10 +10,12 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 EXAMPLES = 50
+QUICK_EXAMPLES = 8
 LONG_FACTOR = 10
 
 IN_CI = bool(os.environ.get("CI"))
 LONG = os.environ.get("GPUYARD_LONG") == "1"
+QUICK = os.environ.get("GPUYARD_QUICK") == "1"
 
 # A busy machine is no fault of the code, so neither a deadline nor slow generation fails a property.
 settings.register_profile(
@@ -25,7 +27,8 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.register_profile("long", settings.get_profile("default"), max_examples=EXAMPLES * LONG_FACTOR)
-settings.load_profile("long" if LONG else "default")
+settings.register_profile("quick", settings.get_profile("default"), max_examples=QUICK_EXAMPLES)
+settings.load_profile("long" if LONG else "quick" if QUICK else "default")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

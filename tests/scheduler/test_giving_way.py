@@ -64,7 +64,7 @@ Test = TypeVar("Test", bound=Callable[..., None])
 
 def crowded(test: Test) -> Test:
     """A crowded cluster takes longer to draw than others, so fewer are drawn for each promise."""
-    marked: Test = settings(max_examples=CROWDED_EXAMPLES * (LONG_FACTOR if LONG else 1))(test)
+    marked: Test = pytest.mark.slow(settings(max_examples=CROWDED_EXAMPLES * (LONG_FACTOR if LONG else 1))(test))
     return marked
 
 
