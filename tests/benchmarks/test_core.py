@@ -15,6 +15,7 @@ from benchmarks.shapes import SHAPES
 FIELDS: Final = {"shape", "ms", "calibrated_ms", "target_ms", "peak_mb", "growth"}
 
 
+@pytest.mark.slow
 def test_a_quick_run_of_the_two_small_shapes_writes_the_table(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -316,6 +316,7 @@ def arrivals(rows: list[tuple[int, int, int, int, int]]) -> list[Job]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", [EASY, CONSERVATIVE], ids=["easy", "conservative"])
 def test_a_stream_of_small_jobs_never_starves_a_gang(policy: Policy) -> None:
     """Small jobs keep coming and would for ever take every GPU that gets free. The gang starts all the same."""
