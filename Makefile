@@ -36,7 +36,8 @@ LOCK_TOOLS := pip==26.3 pip-tools==7.6.2
 LOCK_FLAGS := --quiet --generate-hashes --strip-extras --allow-unsafe \
   --no-emit-index-url --no-emit-find-links --no-emit-trusted-host --no-emit-options $(if $(UPGRADE),--upgrade)
 
-.PHONY: help setup run test test-unit test-long lint format bench-core bench-fake bench-peers wheel clean lock
+.PHONY: help setup run test test-unit test-long testbed lint format \
+  bench-core bench-fake bench-fake-kube bench-service bench-vdk bench-peers wheel clean lock
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -44,17 +45,22 @@ help: ## Print this list
 setup: $(VENV)/.package ## Create .venv with the locked tools and gpuyard itself (quick when nothing changed)
 	@:
 
-run: setup ## Run the demo: a small cluster, planned and explained
-	@$(BIN)/gpuyard demo
+run: setup ## Start gpuyard on this machine: manager, database, agent, fake GPUs where there are no real ones (ARGS="--listen HOST:PORT")
+	@$(BIN)/gpuyard up $(ARGS)
 
-test: lint ## Lint, then all tests once
+test: lint testbed ## Lint, then all tests once
 	@$(PYTEST) $(PARALLEL) -m "not long"
 
 test-unit: setup ## The inner loop: the fast tests only, under a minute
 	@GPUYARD_QUICK=1 $(PYTEST) $(PARALLEL) -m "not slow and not long"
 
-test-long: setup ## All tests with full counts
+test-long: setup testbed ## All tests with full counts
 	@GPUYARD_LONG=1 $(PYTEST) $(PARALLEL) -m "long or not long"
+
+# Before the tests, because a compiler beside them would only slow them down. Without root they are skipped.
+testbed: setup ## Build the Kubernetes parts the tests start (ten minutes the first time; needs root)
+	@if [ "$$(id -u)" = 0 ]; then $(BIN)/gpuyard kube testbed build --kwok 1 --training-operator >/dev/null || \
+	  echo "the Kubernetes tests will say why they cannot run" >&2; fi
 
 lint: setup ## ruff, formatting, mypy --strict, import directions
 	@$(BIN)/ruff check --quiet $(CODE)
@@ -71,6 +77,15 @@ bench-core: setup ## Measure the scheduling core
 
 bench-fake: setup ## Measure the fake GPUs (some minutes)
 	@$(BIN)/python -m benchmarks.fake
+
+bench-fake-kube: setup ## Measure the fake GPUs of a Kubernetes cluster (on a testbed; some minutes)
+	@$(BIN)/python -m benchmarks.fake_kube
+
+bench-service: setup ## Measure the running manager (some minutes)
+	@$(BIN)/python -m benchmarks.service
+
+bench-vdk: setup ## Measure the GpuResourceManager (some minutes)
+	@$(BIN)/python -m benchmarks.vdk
 
 bench-peers: setup ## Measure KAI beside it (builds KAI first; a quarter of an hour)
 	@$(BIN)/python -m benchmarks.peers.run
@@ -89,8 +104,8 @@ lock: ## Pin requirements/*.in into *.txt with hashes (UPGRADE=1 takes newer ver
 	echo "lock: preparing pip-tools"; \
 	python3.11 -m venv "$$tools"; \
 	"$$tools/bin/python" -m pip install --quiet --disable-pip-version-check $(LOCK_TOOLS); \
-	export CUSTOM_COMPILE_COMMAND="make lock"; \
-	for name in runtime dev; do \
+	export CUSTOM_COMPILE_COMMAND="make lock" PIP_BUILD_CONSTRAINT=requirements/vdk-build.in; \
+	for name in runtime dev vdk-build vdk; do \
 	  echo "lock: requirements/$$name.txt"; \
 	  "$$tools/bin/pip-compile" $(LOCK_FLAGS) --output-file requirements/$$name.txt requirements/$$name.in; \
 	done
@@ -101,7 +116,10 @@ $(VENV)/.requirements: requirements/dev.txt
 	echo "setup: creating $(VENV) with $$("$$python" --version)"; \
 	"$$python" -m venv --clear $(VENV)
 	@echo "setup: installing requirements/dev.txt"
-	@$(PIP) install --require-hashes -r requirements/dev.txt
+	@$(BIN)/python -m pip --disable-pip-version-check install --require-hashes --progress-bar off -r requirements/dev.txt \
+	  | awk -v of=$$(grep -c '==' requirements/dev.txt) \
+	    '/^Collecting/ { printf "\rsetup: %d of %d packages fetched", ++n, of; fflush() } \
+	     /^Installing/ { printf "\nsetup: unpacking them\n"; fflush() } /^ERROR/ { print }'
 	@touch $@
 
 $(VENV)/.package: $(VENV)/.requirements pyproject.toml

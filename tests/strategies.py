@@ -27,6 +27,7 @@ from gpuyard.model.jobs import (
     Toleration,
     TopologyRule,
     Where,
+    on_nodes,
 )
 from gpuyard.model.nodes import Device, MigSlices, Node, Taint, Topology
 from gpuyard.model.quantities import CPU, GPU, MILLI, gpu_model_resource
@@ -49,7 +50,7 @@ MODELS: Final = {"H100": 81_559, "A100": 40_960, "T4": 15_109}
 """Real sizes, which no power of two divides, so that rounding matters."""
 FABRIC: Final = Topology("fabric", ("zone", "rack"))
 MAX_QUEUE_LEVELS: Final = 3
-TREES: Final = (*["one"] * 4, *["gang"] * 3, *["elastic"] * 2, *["roles"] * 2, "deep", "incomplete")
+TREES: Final = (*["one"] * 4, *["gang"] * 3, *["elastic"] * 2, *["roles"] * 2, "nodes", "deep", "incomplete")
 """What jobs look like, the usual more often."""
 STARTED_STATES: Final = (
     *[TaskState.RUNNING] * 6,
@@ -233,6 +234,10 @@ def job_trees(draw: st.DrawFn, request: Request) -> tuple[TaskGroup, list[tuple[
             return TaskGroup(min_tasks=gang, topology=draw(rules())), [("", request)] * count
         case "roles":
             return draw(roles(request))
+        case "nodes":
+            nodes, each = draw(st.integers(1, 3)), draw(st.integers(1, 3))
+            tree = on_nodes(nodes, each, draw(st.integers(1, nodes)), draw(rules()))
+            return tree, [(child.name, request) for child in tree.children for _ in range(each)]
         case "deep":
             left, tasks = draw(roles(request))
             right = TaskGroup("c", min_tasks=1)

@@ -5,6 +5,26 @@
     │   ├── QuantityError   a number is not one gpuyard can hold exactly
     │   └── QueueTreeError  the queues contradict each other; lists every problem at once
     ├── FakeGpuError        the fake GPUs cannot be shown: no compiler, a second writer, another version
+    ├── KubeTestbedError    the Kubernetes testbed cannot be built, brought up or asked (what, what to do)
+    │   └── KubeSilentError     its API server gives no answer at all, at the moment
+    ├── StoreError          the database cannot be used (what, what to do)
+    │   ├── StoreBusyError      another manager writes to it
+    │   ├── StoreConflictError  somebody else has written since: this writer is no longer the one
+    │   └── StoreGoneError      the connection or the lock was lost on the way
+    ├── AgentError          this machine's agent cannot do its work: joining, GPUs, its home
+    ├── RefusedError        an intent is refused by the state of the cluster (a stable reason, what, what to do)
+    ├── ServiceError        the manager cannot start or go on: address taken, no TLS, a second manager
+    ├── ClientError         a server did not answer, or answered no (what it said, field by field)
+    │   ├── MalformedError      the request cannot be understood: a field of it is wrong
+    │   ├── NotSignedInError    no valid credential came with it
+    │   ├── NotAllowedError     whoever asks may not do that
+    │   ├── NotFoundError       there is no such thing, or none the caller may see
+    │   ├── ConflictError       it has changed since, or cannot be done in its state
+    │   ├── RejectedError       a rule of the cluster forbids it: a quota, a policy, a job that can never run
+    │   └── UnreachableError    no answer at all
+    ├── KubeError           a Kubernetes API server did not answer, or answered no
+    │   ├── KubeUnreachableError  no answer, or none in time
+    │   └── KubeRefusedError      it answered no (status, its word for the reason)
     └── LedgerError         a change contradicts the books: a bug or a world that lies; nothing was changed
 
 The text a person reads is rendered from the fields, once, here.
@@ -12,7 +32,12 @@ The text a person reads is rendered from the fields, once, here.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import msgspec
+
+if TYPE_CHECKING:
+    from gpuyard.model.reasons import Reason
 
 
 class Where(msgspec.Struct, frozen=True):
@@ -21,6 +46,8 @@ class Where(msgspec.Struct, frozen=True):
     file: str
     line: int = 0
     column: int = 0
+    field: str = ""
+    """The value that stands there, as a path from the top: queues.vision.quota. For programs; people see the place."""
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}:{self.column}" if self.line else self.file
@@ -65,8 +92,8 @@ class LedgerError(GpuyardError):
     """A change that contradicts the books. The ledger is left as it was."""
 
 
-class FakeGpuError(GpuyardError):
-    """The fake GPUs cannot be built, published or read: what is wrong, and what to do about it."""
+class ExplainedError(GpuyardError):
+    """What is wrong, and what to do about it."""
 
     def __init__(self, what: str, *, fix: str = "") -> None:
         self.what = what
@@ -75,3 +102,113 @@ class FakeGpuError(GpuyardError):
 
     def __str__(self) -> str:
         return f"{self.what}\n  {self.fix}" if self.fix else self.what
+
+
+class StoreError(ExplainedError):
+    """The database cannot be used."""
+
+
+class StoreBusyError(StoreError):
+    """Another manager writes to it."""
+
+
+class StoreConflictError(StoreError):
+    """Somebody else has written since."""
+
+
+class StoreGoneError(StoreError):
+    """The connection or the writer's lock was lost; whether the last append was kept is not known."""
+
+
+class KubeTestbedError(ExplainedError):
+    """The Kubernetes testbed cannot be built, brought up or asked."""
+
+
+class KubeSilentError(KubeTestbedError):
+    """The API server of a testbed gives no answer at all."""
+
+
+class AgentError(ExplainedError):
+    """The agent of this machine cannot do its work."""
+
+
+class ServiceError(ExplainedError):
+    """The manager cannot start, or cannot go on."""
+
+
+class RefusedError(ExplainedError):
+    """An intent that the state of the cluster refuses. `reason` is a stable word for programs."""
+
+    def __init__(self, reason: str, what: str, *, fix: str = "", field: str = "") -> None:
+        self.reason = reason
+        self.field = field
+        super().__init__(what, fix=fix)
+
+
+class ClientError(ExplainedError):
+    """A server did not answer, or answered no. `reason` is its stable word, `field` what of the request it is about."""
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        fix: str = "",
+        status: int = 0,
+        reason: str = "",
+        field: str = "",
+        blockers: tuple[Reason, ...] = (),
+    ) -> None:
+        self.status = status
+        self.reason = reason
+        self.field = field
+        self.blockers = blockers
+        super().__init__(what, fix=fix)
+
+
+class MalformedError(ClientError):
+    """The request cannot be understood."""
+
+
+class NotSignedInError(ClientError):
+    """No credential, or one that is not valid any more."""
+
+
+class NotAllowedError(ClientError):
+    """Whoever asks may not do that."""
+
+
+class NotFoundError(ClientError):
+    """No such thing, or none the caller may see."""
+
+
+class ConflictError(ClientError):
+    """It has changed since it was read, or cannot be done in the state it is in."""
+
+
+class RejectedError(ClientError):
+    """A rule of the cluster forbids it: a quota, a policy, a job that can never run."""
+
+
+class UnreachableError(ClientError):
+    """No answer. Whether the request arrived is not known, unless the text says so."""
+
+
+class FakeGpuError(ExplainedError):
+    """The fake GPUs cannot be built, published or read: what is wrong, and what to do about it."""
+
+
+class KubeError(ExplainedError):
+    """A Kubernetes API server cannot be used."""
+
+
+class KubeUnreachableError(KubeError):
+    """No answer, or none in time. Whether the request arrived is not known."""
+
+
+class KubeRefusedError(KubeError):
+    """The API server answered no. `reason` is its stable word, as NotFound or Conflict."""
+
+    def __init__(self, what: str, *, status: int, reason: str = "", fix: str = "") -> None:
+        self.status = status
+        self.reason = reason
+        super().__init__(what, fix=fix)

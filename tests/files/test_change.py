@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuyard.files import ClusterFile, read_change, read_cluster
+from gpuyard.files.change import read_change
+from gpuyard.files.cluster import ClusterFile, read_cluster
 from gpuyard.model.jobs import Job, TaskState
 from gpuyard.model.quantities import CPU, GPU
 from gpuyard.model.queues import Queue

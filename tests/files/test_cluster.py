@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from gpuyard.errors import InputError
-from gpuyard.files import ClusterFile, read_cluster, read_jobs, seating
+from gpuyard.files import seating
+from gpuyard.files.cluster import ClusterFile, read_cluster, read_jobs
 from gpuyard.files.jobs import NOW_MS
 from gpuyard.model.jobs import (
     DeviceShare,
@@ -362,3 +363,17 @@ def test_no_node_is_asked_twice_whether_it_has_room(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(seating.Desk, "shares", counted)
     written(tmp_path, "nodes: 50\nrunning: [{job: a, tasks: 200}, {job: b, tasks: 100}, {job: c, gpus: 2, tasks: 50}]")
     assert len(asked) <= 350 + 2 * 50
+
+
+def test_a_file_for_submit_can_be_planned_on_a_cluster(tmp_path: Path) -> None:
+    path = tmp_path / "work.yaml"
+    cluster = written(tmp_path, "nodes: 1\nqueues: {vision: 4, speech: 4}\npending: [{job: old, team: vision}]")
+    path.write_text("{command: python train.py, name: new, team: vision, gpus: 2, nodes: 2, priority: high}")
+    (new,) = read_jobs(path, cluster)
+    assert (new.id, new.queue, new.priority, new.submitted_at_ms) == ("new", "vision", 75, NOW_MS)
+    assert [(task.id, task.request.devices) for task in new.tasks] == [("new/0", 2), ("new/1", 2)]
+    path.write_text("{command: x, team: vision, array: 3-9%2}")
+    assert [one.id for one in read_jobs(path, cluster)] == ["x_3", "x_4"]
+    path.write_text("{command: x, name: old, team: vision}")
+    with pytest.raises(InputError, match='job "old" is in the cluster already'):
+        read_jobs(path, cluster)

@@ -6,20 +6,23 @@ from pathlib import Path
 import pytest
 
 from gpuyard.errors import InputError
-from gpuyard.files import read_change, read_cluster, read_jobs
+from gpuyard.files.change import read_change
+from gpuyard.files.cluster import read_cluster, read_jobs
 from gpuyard.scenarios.golden import judge_golden_file
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-OF_FLEETS = ("fake-gpus.md", "fleet-file.md")
-"""Their examples are fleets of fake GPUs, which tests/fakegpu/test_documents.py reads."""
+OF_FLEETS = ("fake-gpus.md", "fleet-file.md", "fake-gpus-kubernetes.md")
+"""Their examples are fleets of fake GPUs, which tests/fakegpu/ reads: test_documents.py there, and in kubernetes/."""
+OF_OTHERS = ("job-file.md", "teams-file.md", "recurring-jobs.md")
+"""Their examples are read by test_work.py, test_teams.py and test_schedule.py."""
 BLOCK = re.compile(r"^```yaml\n(.*?)^```", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
 
 EXAMPLES = [
     pytest.param(block, id=f"{path.relative_to(ROOT)}-{number}")
     for path in DOCUMENTS
-    if path.name not in OF_FLEETS
+    if path.name not in (*OF_FLEETS, *OF_OTHERS)
     for number, block in enumerate(BLOCK.findall(path.read_text(encoding="utf-8")), start=1)
 ]
 

@@ -8,16 +8,25 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gpuyard.errors import InputError
-from gpuyard.files import read_change, read_cluster, read_jobs, read_scenario
+from gpuyard.files.change import read_change
+from gpuyard.files.cluster import open_file, read_cluster, read_jobs, surroundings
+from gpuyard.files.queues import QueueTree
+from gpuyard.files.scenario import read_scenario
+from gpuyard.files.teams import read_team_changes, read_teams
+from gpuyard.files.work import read_work_file
 
 VALID = Path(__file__).parent / "valid"
 EXAMPLES = Path(__file__).parents[2] / "src" / "gpuyard" / "examples"
 CLUSTER = read_cluster(VALID / "cluster.yaml")
+TREE = QueueTree(CLUSTER.snapshot.queues, (), CLUSTER.summed)
 
 READERS: dict[str, Callable[[Path], object]] = {
     "cluster": read_cluster,
     "job": lambda path: read_jobs(path, CLUSTER),
     "change": lambda path: read_change(path, CLUSTER),
+    "work": lambda path: read_work_file(path, surroundings(CLUSTER.snapshot)),
+    "teams": lambda path: read_teams(open_file(path)),
+    "team-changes": lambda path: read_team_changes(open_file(path), TREE, frozenset()),
     "scenario": read_scenario,
 }
 SEEDS = [

@@ -10,7 +10,12 @@ from pathlib import Path
 import pytest
 
 from gpuyard.errors import InputError
-from gpuyard.files import read_change, read_cluster, read_jobs, read_scenario
+from gpuyard.files.change import read_change
+from gpuyard.files.cluster import ClusterFile, open_file, read_cluster, read_jobs, surroundings
+from gpuyard.files.queues import QueueTree
+from gpuyard.files.scenario import read_scenario
+from gpuyard.files.teams import read_team_changes, read_teams
+from gpuyard.files.work import read_work_file
 
 HERE = Path(__file__).parent
 FILES = sorted((HERE / "malformed").glob("*/*.yaml"))
@@ -30,11 +35,23 @@ def read(path: Path) -> None:
         case "cluster":
             read_cluster(name)
         case "job":
-            read_jobs(name, read_cluster(HERE / "valid" / "cluster.yaml"))
+            read_jobs(name, valid_cluster())
         case "change":
-            read_change(name, read_cluster(HERE / "valid" / "cluster.yaml"))
+            read_change(name, valid_cluster())
+        case "work":
+            read_work_file(name, surroundings(valid_cluster().snapshot))
+        case "teams":
+            read_teams(open_file(name))
+        case "team-changes":
+            cluster = valid_cluster()
+            tree = QueueTree(cluster.snapshot.queues, (), cluster.summed)
+            read_team_changes(open_file(name), tree, frozenset({"vision"}))
         case _:
             read_scenario(name)
+
+
+def valid_cluster() -> ClusterFile:
+    return read_cluster(HERE / "valid" / "cluster.yaml")
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.stem}")
@@ -56,4 +73,4 @@ def test_every_message_says_where_and_what_to_do(path: Path, monkeypatch: pytest
 
 
 def test_there_are_many_ways_to_be_wrong() -> None:
-    assert len(FILES) >= 70
+    assert len(FILES) >= 300

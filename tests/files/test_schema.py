@@ -7,12 +7,20 @@ import jsonschema
 import pytest
 import yaml
 
-from gpuyard.files import KINDS, json_schema
+from gpuyard.files.schema import KINDS, json_schema
+
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 VALID = Path(__file__).parent / "valid"
 EXAMPLES = ROOT / "src" / "gpuyard" / "examples"
-DOCUMENT = ROOT / "docs" / "cluster-file.md"
+DOCUMENTS = {
+    "work": ("job-file.md",),
+    "schedule": ("recurring-jobs.md", "job-file.md"),
+    "teams": ("teams-file.md",),
+    "team-changes": ("teams-file.md",),
+}
+"""Where a kind of file is described; cluster-file.md describes all others."""
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -36,6 +44,10 @@ def test_the_schema_is_one(kind: str) -> None:
         ("job", VALID / "job.yaml"),
         ("change", VALID / "change.yaml"),
         ("job", VALID / "jobs.yaml"),
+        ("work", VALID / "work.yaml"),
+        ("schedule", VALID / "schedule.yaml"),
+        ("teams", VALID / "teams.yaml"),
+        ("team-changes", VALID / "team-changes.yaml"),
         ("scenario", VALID / "scenario.yaml"),
         ("scenario", EXAMPLES / "scenario.yaml"),
     ],
@@ -77,7 +89,8 @@ def test_every_field_says_what_it_is_for(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_field_is_documented(kind: str) -> None:
-    text = DOCUMENT.read_text(encoding="utf-8")
+    documents = DOCUMENTS.get(kind, ("cluster-file.md",))
+    text = "".join((ROOT / "docs" / name).read_text(encoding="utf-8") for name in documents)
     definitions = json_schema(kind)["$defs"]
     fields = {name for definition in definitions.values() for name in definition.get("properties", {})}
     assert sorted(name for name in fields if f"`{name}`" not in text) == []

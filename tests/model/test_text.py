@@ -238,8 +238,14 @@ def test_all_reasons_of_a_wait_are_told() -> None:
 
 @pytest.mark.parametrize("standing", Standing)
 def test_every_standing_has_a_sentence(standing: Standing) -> None:
-    assert standing_text(standing)
-    assert not standing_text(standing).endswith((".", " "))
+    said = standing_text(Explanation("a", "q", standing))
+    assert said
+    assert not said.endswith((".", " "))
+
+
+def test_an_element_that_waits_for_its_turn_is_told_how_many_run_at_once() -> None:
+    waits = Explanation("a", "q", Standing.BLOCKED, at_once=4)
+    assert standing_text(waits) == "waits for its turn in its array: 4 of it run at once"
 
 
 @pytest.mark.parametrize(

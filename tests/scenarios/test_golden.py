@@ -7,7 +7,7 @@ from typing import Final
 
 import pytest
 
-from gpuyard.files import read_scenario
+from gpuyard.files.scenario import read_scenario
 from gpuyard.scenarios.golden import judge_golden_file
 from gpuyard.scheduler.cycle import schedule
 from gpuyard.scheduler.verify import verify

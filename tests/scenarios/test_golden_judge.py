@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuyard.files import GoldenScenario, read_scenario
+from gpuyard.files.scenario import GoldenScenario, read_scenario
 from gpuyard.model.jobs import DeviceShare
 from gpuyard.model.plan import Action, Bind, Evict, Move, Plan, Promise, Waiting
 from gpuyard.model.reasons import Reason, Token

@@ -61,6 +61,15 @@ def test_the_place_of_a_promise_taken_back_is_free_in_the_same_cycle() -> None:
     assert started(plan) == {"other0-0", "other1-0", "other2-0"}
 
 
+def test_a_gang_whose_promises_are_taken_back_starts_nothing_else_in_that_cycle() -> None:
+    """The rest alone would be less than its minimum."""
+    loud = a_job("loud").gpus(1).labels(app="loud").on("n1", 0)
+    gang = a_job("gang").gpus(1).tasks(2).apart("rack", app="loud").on("n1", 1, state=PROMISED)
+    plan = planned(two_racks(loud, gang))
+    assert (started(plan), taken_back(plan)) == (set(), {"gang-0": Token.NO_MATCHING_NODE})
+    assert [reason.token for reason in plan.reasons_for("gang")] == [Token.NO_MATCHING_NODE]
+
+
 def test_a_gang_that_runs_in_two_domains_of_its_level_grows_in_neither() -> None:
     """A world may report what no plan would make: a group outside the one domain it requires."""
     torn = a_job("torn").gpus(1).tasks(3, gang=1).topology("fabric", required="rack")

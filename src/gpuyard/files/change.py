@@ -26,7 +26,11 @@ from gpuyard.scheduler.what_if import drained, removed
 
 def read_change(path: Path, cluster: ClusterFile) -> tuple[Change, ...]:
     """The changes of a file, in an order in which they can follow one another."""
-    place = open_file(path)
+    return changes_in(open_file(path), cluster)
+
+
+def changes_in(place: Place, cluster: ClusterFile) -> tuple[Change, ...]:
+    """The same from the top of a file or body."""
     spec = shaped(place, ChangeFileSpec, "change")
     if spec == ChangeFileSpec():
         raise place.error("nothing changes", "write queues, nodes, jobs or cancel: queues: {vision: {quota: 8}}")

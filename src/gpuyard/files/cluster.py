@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from gpuyard.errors import InputError
 from gpuyard.files.format import ClusterFileSpec, JobListSpec, JobSpec
@@ -20,6 +21,7 @@ from gpuyard.files.seating import seat_running
 from gpuyard.files.shape import shaped
 from gpuyard.files.source import read_text
 from gpuyard.files.tree import Kind, parse
+from gpuyard.files.work import WorkFile, read_work
 from gpuyard.model.jobs import Job
 from gpuyard.model.snapshot import MAX_JOBS, Snapshot
 from gpuyard.policies.policy import DEFAULT, Consolidation, Policy, Reservation, Step
@@ -56,8 +58,25 @@ def read_jobs(path: Path, cluster: ClusterFile) -> tuple[Job, ...]:
     place = open_file(path)
     snapshot = cluster.snapshot
     taken = frozenset(job.id for job in snapshot.jobs)
+    if place.spot.kind is Kind.MAP and "command" in place.spot.fields:
+        return _to_submit(read_work(place, surroundings(snapshot)), place, taken)
     jobs = read_jobs_list(_job_specs(place), surroundings(snapshot), youngest_ms=0, taken=taken)
     return tuple(jobs)
+
+
+def _to_submit(file: WorkFile, place: Place, taken: frozenset[str]) -> tuple[Job, ...]:
+    """The jobs of a file for `gpuyard submit`; of an array those that may run at once."""
+    indices = file.array.indices[: file.array.at_once or None] if file.array else ()
+    names = [f"{file.name}_{index}" for index in indices] or [file.name]
+    for name in names:
+        if name in taken:
+            raise place.at("name").error(f'job "{name}" is in the cluster already', "give it another name")
+    return tuple(_as_new(file.form, name) for name in names)
+
+
+def _as_new(form: Job, name: str) -> Job:
+    tasks = tuple(replace(task, id=f"{name}/{index}") for index, task in enumerate(form.tasks))
+    return replace(form, id=name, tasks=tasks, submitted_at_ms=NOW_MS)
 
 
 def _job_specs(place: Place) -> list[tuple[JobSpec, Place]]:

@@ -1,4 +1,4 @@
-"""The formats of cluster, job, change and scenario files, declared once.
+"""The formats of cluster, job, change, scenario and teams files and of jobs to submit, declared once.
 
 Place in the flow: tree ─Spot─▶ shape ─**format**─▶ nodes, queues, jobs. `gpuyard schema` prints these declarations as
 JSON Schema, so the published schema cannot differ from what the readers accept. Everything optional defaults to None
@@ -7,6 +7,7 @@ here; what None stands for is said in the description and decided by the reader 
 
 from __future__ import annotations
 
+import enum
 from typing import Annotated, Final
 
 import msgspec
@@ -14,6 +15,8 @@ from msgspec import Meta
 
 from gpuyard.files.durations import DURATION_PATTERN
 from gpuyard.model.jobs import Sharing
+from gpuyard.model.recurrence import Missed, Overlap
+from gpuyard.model.work import OnNodeLost
 from gpuyard.policies.policy import Policy
 
 NAME_PATTERN: Final = r"^[^\s/\x00-\x1f\x7f-\x9f\u200b\u200e\u200f\u202a-\u202e\u2060-\u2069\ufeff]{1,253}$"
@@ -21,11 +24,14 @@ TAINT_PATTERN: Final = r"^[^\s=]+(=[^\s=]*)?$"
 MIG_PATTERN: Final = r"^[1-7]g\.[0-9]{1,4}gb(\+[a-z.]+)?$"
 PERCENT_PATTERN: Final = r"^[0-9]{1,9}(\.[0-9]{1,4})?%$"
 
+ENV_PATTERN: Final = r"^[A-Za-z_][A-Za-z0-9_]{0,252}$"
+
 PATTERN_WORDS: Final = {
     NAME_PATTERN: "a name without blanks, slashes or invisible characters, at most 253 long",
     TAINT_PATTERN: "a taint written as key or key=value",
     MIG_PATTERN: "a MIG profile such as 1g.10gb",
     PERCENT_PATTERN: "a percentage such as 40% or 12.5%",
+    ENV_PATTERN: "the name of a variable: letters, digits and underscores",
     DURATION_PATTERN: "a duration such as 90s, 10m or 1h30m",
 }
 """How an error message calls a text of that form."""
@@ -37,8 +43,10 @@ Duration = Annotated[str, Meta(extra_json_schema={"pattern": DURATION_PATTERN}, 
 MigProfile = Annotated[str, Meta(extra_json_schema={"pattern": MIG_PATTERN}, examples=["1g.10gb"])]
 Taint = Annotated[str, Meta(extra_json_schema={"pattern": TAINT_PATTERN}, examples=["dedicated=infra"])]
 Percent = Annotated[str, Meta(extra_json_schema={"pattern": PERCENT_PATTERN}, examples=["40%", "12.5%"])]
+EnvName = Annotated[str, Meta(extra_json_schema={"pattern": ENV_PATTERN}, examples=["EPOCHS"])]
 Count = Annotated[int, Meta(ge=0)]
 Positive = Annotated[int, Meta(ge=1)]
+PercentNumber = Annotated[int, Meta(ge=0, le=100)]
 Amount = int | float | str
 """A number, exactly as written; memory also with a unit. The reader of the field converts it."""
 
@@ -220,6 +228,38 @@ class GroupSpec(RequestFields, kw_only=True):
     min_groups: Annotated[Positive | None, says("How many of these must start; all unless given.")] = None
 
 
+class JobFields(RequestFields):
+    """What a job asks of the scheduler, the same in every file."""
+
+    team: Annotated[Name | None, says("The queue it belongs to; the only one unless given.")] = None
+    queue: Annotated[Name | None, says("Another word for `team`.")] = None
+    tasks: Annotated[Positive | None, says("Its tasks; as many as `gang`, or 1. With `nodes`: on each node.")] = None
+    nodes: Annotated[
+        Positive | None, says("So many nodes, each with `tasks` tasks; the whole job lies on just these.", 2)
+    ] = None
+    gang: Annotated[
+        Count | None,
+        says("How many start together or not at all; all unless given. Fewer makes the job elastic."),
+    ] = None
+    preemptible: Annotated[bool | None, says("False: nobody may take its place; true unless given.")] = None
+    labels: Annotated[dict[str, str] | None, says("What `near` and `apart` of other jobs look at.")] = None
+    topology: Annotated[TopologySpec | None, says("Keep the whole job together.")] = None
+    groups: Annotated[list[GroupSpec] | None, says("Its roles, instead of `tasks` and `gang`.")] = None
+    min_groups: Annotated[Positive | None, says("How many of these must start; all unless given.")] = None
+    spread: Annotated[bool | None, says("True: lie on many nodes rather than on few.")] = None
+    run_limit: Annotated[Duration | None, says("It is stopped after that.")] = None
+    estimate: Annotated[Duration | None, says("How long it is thought to run.")] = None
+    restart: Annotated[
+        Duration | None, says("What starting it again costs, besides the work since it was last saved; 0s.")
+    ] = None
+    preemption_delay: Annotated[Duration | None, says("How long it waits before it makes others yield.")] = None
+    staleness_grace: Annotated[Duration | None, says("How long its gang may be incomplete.")] = None
+    movable: Annotated[bool | None, says("False: it is not moved to make room; true unless given.")] = None
+    disruption_budget: Annotated[
+        Count | None, says("Tasks of it that one cycle may move to make room; all unless given.")
+    ] = None
+
+
 class LastEvictionSpec(_Fields, kw_only=True):
     """Why and for whom a job last had to give way."""
 
@@ -228,41 +268,17 @@ class LastEvictionSpec(_Fields, kw_only=True):
     subject: Annotated[str | None, says("The queue or node it was about.")] = None
 
 
-class JobSpec(RequestFields, kw_only=True):
+class JobSpec(JobFields, kw_only=True):
     """A job."""
 
     job: Annotated[Name, says("Its name, once per file.")]
-    team: Annotated[Name | None, says("The queue it belongs to; the only one unless given.")] = None
-    queue: Annotated[Name | None, says("Another word for `team`.")] = None
-    tasks: Annotated[Positive | None, says("Its tasks; as many as `gang`, or 1.")] = None
-    gang: Annotated[
-        Count | None,
-        says("How many start together or not at all; all unless given. Fewer makes the job elastic."),
-    ] = None
     priority: Annotated[int | None, says("Order in its queue, and who may preempt; 50 unless given.")] = None
-    preemptible: Annotated[bool | None, says("False: nobody may take its place; true unless given.")] = None
-    labels: Annotated[dict[str, str] | None, says("What `near` and `apart` of other jobs look at.")] = None
-    topology: Annotated[TopologySpec | None, says("Keep the whole job together.")] = None
-    groups: Annotated[list[GroupSpec] | None, says("Its roles, instead of `tasks` and `gang`.")] = None
-    min_groups: Annotated[Positive | None, says("How many of these must start; all unless given.")] = None
-    spread: Annotated[bool | None, says("True: lie on many nodes rather than on few.")] = None
     age: Annotated[Duration | None, says("How long ago it was submitted; just now, in file order.")] = None
-    run_limit: Annotated[Duration | None, says("It is stopped after that.")] = None
-    estimate: Annotated[Duration | None, says("How long it is thought to run.")] = None
     last_checkpoint: Annotated[Duration | None, says("How long ago it last saved its work.")] = None
-    restart: Annotated[
-        Duration | None, says("What starting it again costs, besides the work since it was last saved; 0s.")
-    ] = None
-    preemption_delay: Annotated[Duration | None, says("How long it waits before it makes others yield.")] = None
-    staleness_grace: Annotated[Duration | None, says("How long its gang may be incomplete.")] = None
     stale_for: Annotated[Duration | None, says("How long its gang has been incomplete.")] = None
     last_evicted: Annotated[Duration | None, says("How long ago it was last evicted.")] = None
     last_eviction: Annotated[
         str | LastEvictionSpec | None, says("Why it was last evicted: a reason token, or more.", "Reclaimed")
-    ] = None
-    movable: Annotated[bool | None, says("False: it is not moved to make room; true unless given.")] = None
-    disruption_budget: Annotated[
-        Count | None, says("Tasks of it that one cycle may move to make room; all unless given.")
     ] = None
 
 
@@ -289,6 +305,99 @@ class RunningJobSpec(JobSpec, kw_only=True):
     ] = None
     started: Annotated[Duration | None, says("How long ago it started; when submitted unless given.")] = None
     freeing: Annotated[bool | None, says("True: it is ending and its place will soon be free.")] = None
+
+
+# ----------------------------------------------------------------------------------------------------------- work
+
+
+class PriorityWord(enum.StrEnum):
+    """Words for priorities; any number will do."""
+
+    LOW = "low"
+    NORMAL = "normal"
+    HIGH = "high"
+    URGENT = "urgent"
+
+
+class NoticeSignal(enum.StrEnum):
+    """Signals a job can be given notice by; those that end it at once are not among them."""
+
+    TERM = "TERM"
+    INT = "INT"
+    HUP = "HUP"
+    USR1 = "USR1"
+    USR2 = "USR2"
+    CONT = "CONT"
+
+
+CommandSpec = str | list[str]
+"""The words of a command, or one text for /bin/sh -c."""
+
+Reference = Name | Count
+"""The id of a job, which looks like a number."""
+
+
+class WorkSpec(JobFields, kw_only=True):
+    """A job to submit: what it runs, what it asks for, how it is treated."""
+
+    command: Annotated[
+        CommandSpec,
+        says("What it runs: a list of words, or one text for /bin/sh -c.", ["python", "train.py"], "python train.py"),
+    ]
+    name: Annotated[Name | None, says("What people call it; the first word of its command unless given.")] = None
+    env: Annotated[dict[EnvName, str | int | float] | None, says("Variables of the command.", {"EPOCHS": "3"})] = None
+    workdir: Annotated[
+        str | None, says("Where it runs: a whole path; a private directory of the job unless given.", "/data/run")
+    ] = None
+    priority: Annotated[
+        int | PriorityWord | None,
+        says("Order in its queue, and who may preempt: low 25, normal 50, high 75, urgent 100, or a number.", "high"),
+    ] = None
+    array: Annotated[
+        str | Count | None,
+        says("Many jobs from this one, and how many run at once.", "0-9%4", "1,3,5-9:2%2"),
+    ] = None
+    after: Annotated[
+        Reference | list[Reference] | None, says("Jobs that must be over before it starts, however they ended.")
+    ] = None
+    afterok: Annotated[
+        Reference | list[Reference] | None, says("Jobs that must have succeeded; should one fail, this one fails, too.")
+    ] = None
+    retries: Annotated[Count | None, says("How often it is started again after it failed by itself; 0.")] = None
+    on_node_lost: Annotated[
+        OnNodeLost | None, says("What becomes of it should its machine be lost; restart-after-lease unless given.")
+    ] = None
+    grace: Annotated[Duration | None, says("From the notice that it must stop to the end; 30s unless given.")] = None
+    notice_signal: Annotated[
+        NoticeSignal | None, says("The signal by which it gets notice; TERM unless given.", "USR1")
+    ] = None
+    checkpoint: Annotated[
+        CommandSpec | None, says("A command that saves its work, run at notice; it must end within the grace.")
+    ] = None
+    hold: Annotated[bool | None, says("True: it does not start until it is released.")] = None
+
+
+class ScheduleFileSpec(_Fields, kw_only=True):
+    """A job that comes again: when, what, and what about times that cannot be kept."""
+
+    cron: Annotated[
+        str,
+        says("When: minute, hour, day of month, month, day of week; or a word such as @daily.", "0 3 * * *", "@daily"),
+    ]
+    job: Annotated[WorkSpec, says("What is submitted at each planned time: a job file.", {"command": "make report"})]
+    time_zone: Annotated[
+        str | None, says("Whose clocks and days are meant: an IANA name; UTC unless given.", "Europe/Berlin")
+    ] = None
+    overlap: Annotated[
+        Overlap | None,
+        says("While an earlier run is not over: skip the time, queue the run behind it, or replace it; skip."),
+    ] = None
+    missed: Annotated[
+        Missed | None,
+        says("Times that passed while no manager ran: skip them, or run once for all of them; run-once."),
+    ] = None
+    missed_limit: Annotated[Duration | None, says("How late such a run may be; 1d unless given.")] = None
+    paused: Annotated[bool | None, says("True: it runs nothing until it is resumed; as it is unless given.")] = None
 
 
 # ---------------------------------------------------------------------------------------------------------- files
@@ -355,6 +464,66 @@ class ChangeFileSpec(_Fields):
     nodes: Annotated[NodeChangesSpec | None, says("Nodes that go and come: drain, remove, add.")] = None
     jobs: Annotated[list[JobSpec] | None, says("New jobs, oldest first.")] = None
     cancel: Annotated[list[Name] | None, says("Jobs that are taken away: [resnet].")] = None
+
+
+# ---------------------------------------------------------------------------------------------------------- teams
+
+
+class MemberRole(enum.StrEnum):
+    """What somebody is in a team."""
+
+    LEAD = "lead"
+    MEMBER = "member"
+    VIEWER = "viewer"
+
+
+IdleLimit = Annotated[
+    Duration | None,
+    says("A job that holds GPUs unused for so long is warned, and after as long again may be reclaimed; 0s: never."),
+]
+IdlePercent = Annotated[PercentNumber | None, says("Use of its GPUs below this counts as unused; 5 unless given.")]
+UnixUser = Annotated[Name | None, says("The user of the machines its jobs run as; one made for the team unless given.")]
+Members = Annotated[dict[Name, MemberRole] | None, says("Who is what in it.", {"ann": "lead", "bob": "member"})]
+
+
+class TeamSpec(QueueFields):
+    """A queue of the tree; those without children are teams."""
+
+    children: Annotated[dict[Name, TeamSpec | Amount | None] | None, says("The queues below it.")] = None
+    idle_limit: IdleLimit = None
+    idle_percent: IdlePercent = None
+    unix_user: UnixUser = None
+    members: Members = None
+
+
+class TeamsFileSpec(_Fields, kw_only=True):
+    """The whole tree of teams, as it is to be."""
+
+    queues: Annotated[
+        dict[Name, TeamSpec | Amount | None],
+        says("Who is owed what; a bare number is the quota.", {"vision": {"quota": 4, "limit": 8}, "speech": 4}),
+    ]
+
+
+class TeamChangeSpec(QueueChangeSpec):
+    """Another value for a team that exists, or a new team. What an existing one is not given stays as it is."""
+
+    idle_limit: IdleLimit = None
+    idle_percent: IdlePercent = None
+    unix_user: UnixUser = None
+    members: Members = None
+
+
+class TeamChangesFileSpec(_Fields, kw_only=True):
+    """Some teams, changed or new; those that are not named stay as they are."""
+
+    queues: Annotated[
+        dict[Name, TeamChangeSpec | Amount | None],
+        says("Other quotas, limits and so on; a bare number is the quota.", {"vision": {"quota": 8}}),
+    ]
+
+
+# ------------------------------------------------------------------------------------------------------ scenarios
 
 
 class WaitingSpec(_Fields, kw_only=True):

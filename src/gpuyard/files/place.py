@@ -28,12 +28,12 @@ class Place(msgspec.Struct, frozen=True):
 
     @property
     def where(self) -> Where:
-        return Where(self.file, self.spot.line, self.spot.column)
+        return Where(self.file, self.spot.line, self.spot.column, self.name)
 
     @property
     def where_key(self) -> Where:
         """Where its name stands: the better place to point at when the whole value is meant."""
-        return Where(self.file, *self.key) if self.key else self.where
+        return Where(self.file, *self.key, self.name) if self.key else self.where
 
     def at(self, *steps: str | int) -> Place:
         """The value some fields or items further down; where one is missing, what would hold it."""

@@ -6,7 +6,7 @@ here nesting, short forms and defaults are written out. Invariant: what is retur
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import Final
 
@@ -14,7 +14,7 @@ import msgspec
 
 from gpuyard.errors import InputError, QuantityError, QueueTreeError, Where
 from gpuyard.files.durations import read_duration
-from gpuyard.files.format import Amount, ClusterFileSpec, QueueChangeSpec, QueueFields, QueueSpec, RationSpec
+from gpuyard.files.format import Amount, ClusterFileSpec, QueueChangeSpec, QueueFields, QueueSpec, RationSpec, TeamSpec
 from gpuyard.files.place import Place
 from gpuyard.files.suggest import did_you_mean
 from gpuyard.model.quantities import CPU, GPU, MEMORY, MILLI, cpu_milli, gpu_model_resource, memory_bytes, milli
@@ -49,12 +49,12 @@ class QueueTree(msgspec.Struct, frozen=True):
         return tuple(queue.name for queue in self.queues if queue.name not in parents)
 
 
-class _Entry(msgspec.Struct, frozen=True):
+class Entry(msgspec.Struct, frozen=True):
     """One queue as written, and where."""
 
     name: str
     parent: str | None
-    spec: QueueSpec
+    spec: QueueSpec | TeamSpec
     place: Place
 
     def queue(self, order: int) -> Queue:
@@ -65,20 +65,27 @@ def read_queues(spec: ClusterFileSpec, place: Place) -> QueueTree:
     """The tree of a file; without one, a single queue that is owed all it asks for."""
     if not spec.queues:
         return QueueTree((Queue(DEFAULT_QUEUE, shares=(QueueShare(GPU),)),))
-    entries = _entries(spec.queues, None, place.at("queues"))
+    entries = queue_entries(spec.queues, None, place.at("queues"))
+    return msgspec.structs.replace(read_tree(entries), usage=_past_use(entries))
+
+
+def read_tree(entries: list[Entry]) -> QueueTree:
+    """The queues of these entries, sums written out and every rule of the tree checked."""
     summed = frozenset(entry.name for entry in entries if entry.spec.quota is None)
     queues = with_sums([entry.queue(order) for order, entry in enumerate(entries)], summed)
     problems = validate_queues(queues, _locator(entries))
     if problems:
         raise QueueTreeError(tuple(sorted(problems, key=_line)))
-    return QueueTree(queues, _past_use(entries), summed)
+    return QueueTree(queues, summed=summed)
 
 
 def _line(problem: InputError) -> tuple[int, int]:
     return (problem.where.line, problem.where.column) if problem.where else (0, 0)
 
 
-def _entries(specs: dict[str, QueueSpec | Amount | None], parent: str | None, place: Place) -> list[_Entry]:
+def queue_entries(
+    specs: Mapping[str, QueueSpec | TeamSpec | Amount | None], parent: str | None, place: Place
+) -> list[Entry]:
     """All queues, parents before their children."""
     entries = []
     for name, short in specs.items():
@@ -88,18 +95,18 @@ def _entries(specs: dict[str, QueueSpec | Amount | None], parent: str | None, pl
             raise here.at("parent").error(
                 f'queue "{name}" stands under "{parent}" and names the parent "{spec.parent}"', "keep one of the two"
             )
-        entries.append(_Entry(name, parent or spec.parent, spec, here))
-        entries += _entries(spec.children or {}, name, here.at("children"))
+        entries.append(Entry(name, parent or spec.parent, spec, here))
+        entries += queue_entries(spec.children or {}, name, here.at("children"))
     return entries
 
 
-def _from_short(short: QueueSpec | Amount | None) -> QueueSpec:
+def _from_short(short: QueueSpec | TeamSpec | Amount | None) -> QueueSpec | TeamSpec:
     if short is None:
         return QueueSpec()
-    return short if isinstance(short, QueueSpec) else QueueSpec(quota=short)
+    return short if isinstance(short, QueueSpec | TeamSpec) else QueueSpec(quota=short)
 
 
-def _locator(entries: list[_Entry]) -> Callable[[int, str, str], Where | None]:
+def _locator(entries: list[Entry]) -> Callable[[int, str, str], Where | None]:
     def locate(position: int, field: str, resource: str) -> Where | None:
         place = entries[position].place
         found = place.at(*_steps(resource), field) if field else place
@@ -196,7 +203,7 @@ def _sum(a: int | None, b: int | None) -> int | None:
     return None if a is None or b is None else a + b
 
 
-def _deepest_first(entries: Sequence[_Entry | Queue]) -> list[int]:
+def _deepest_first(entries: Sequence[Entry | Queue]) -> list[int]:
     """Positions of all queues, children before their parents."""
     parents = {entry.name: entry.parent for entry in entries}
     return sorted(range(len(entries)), key=lambda at: -_depth(entries[at].name, parents))
@@ -214,7 +221,7 @@ def _depth(name: str, parents: dict[str, str | None]) -> int:
 
 
 def changed_queues(
-    specs: dict[str, QueueChangeSpec | Amount | None], place: Place, tree: QueueTree, busy: frozenset[str]
+    specs: Mapping[str, QueueChangeSpec | Amount | None], place: Place, tree: QueueTree, busy: frozenset[str]
 ) -> QueueTree:
     """The tree after the changes a file asks for; `busy` are the queues that hold jobs."""
     queues = {queue.name: queue for queue in tree.queues}
@@ -294,7 +301,7 @@ def _change_locator(queues: Sequence[Queue], place: Place) -> Callable[[int, str
 # ----------------------------------------------------------------------------------------------------------- past use
 
 
-def _past_use(entries: list[_Entry]) -> tuple[QueueUsage, ...]:
+def _past_use(entries: list[Entry]) -> tuple[QueueUsage, ...]:
     """What each queue has used of all GPUs. One that does not say has used what the queues below it have."""
     used: dict[str, int] = {}
     below: dict[str | None, int] = {}
@@ -309,15 +316,16 @@ def _past_use(entries: list[_Entry]) -> tuple[QueueUsage, ...]:
     return tuple(QueueUsage(entry.name, GPU, used[entry.name]) for entry in entries if used[entry.name])
 
 
-def _used_ppm(entry: _Entry, below: int) -> int:
-    if entry.spec.used is None:
+def _used_ppm(entry: Entry, below: int) -> int:
+    written = entry.spec.used if isinstance(entry.spec, QueueSpec) else None
+    if written is None:
         return below
     place = entry.place.at("used")
-    used = int(Decimal(entry.spec.used.rstrip("%")) * PPM / 100)
+    used = int(Decimal(written.rstrip("%")) * PPM / 100)
     if used > PPM:
-        raise place.error(f"used {entry.spec.used} is more than the whole cluster", "write a part of 100%, e.g. 40%")
+        raise place.error(f"used {written} is more than the whole cluster", "write a part of 100%, e.g. 40%")
     if used < below:
-        what = f'queue "{entry.name}" has used {entry.spec.used}, the queues below it {_percent(below)}'
+        what = f'queue "{entry.name}" has used {written}, the queues below it {_percent(below)}'
         raise place.error(what, "raise it, or leave it out: then it is their sum")
     return used
 

@@ -6,7 +6,17 @@ from typing import Any, Final
 
 import msgspec
 
-from gpuyard.files.format import ChangeFileSpec, ClusterFileSpec, JobListSpec, JobSpec, ScenarioFileSpec
+from gpuyard.files.format import (
+    ChangeFileSpec,
+    ClusterFileSpec,
+    JobListSpec,
+    JobSpec,
+    ScenarioFileSpec,
+    ScheduleFileSpec,
+    TeamChangesFileSpec,
+    TeamsFileSpec,
+    WorkSpec,
+)
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 
@@ -14,6 +24,10 @@ _SPECS: Final[dict[str, tuple[str, Any]]] = {
     "cluster": ("A cluster for gpuyard", ClusterFileSpec),
     "job": ("A job, or a list of jobs, for gpuyard plan", JobSpec | JobListSpec),
     "change": ("A change of a cluster, for gpuyard what-if", ChangeFileSpec),
+    "work": ("A job for gpuyard submit", WorkSpec),
+    "schedule": ("A job that comes again, for gpuyard schedule set", ScheduleFileSpec),
+    "teams": ("The tree of teams, for gpuyard team set", TeamsFileSpec),
+    "team-changes": ("Some teams, changed or new, for gpuyard team change", TeamChangesFileSpec),
     "scenario": ("A golden scenario for gpuyard scenario check", ScenarioFileSpec),
 }
 
@@ -21,7 +35,7 @@ KINDS: Final = tuple(_SPECS)
 
 
 def json_schema(kind: str) -> dict[str, Any]:
-    """The schema of `cluster`, `job`, `change` or `scenario` files."""
+    """The schema of one kind of file."""
     title, spec = _SPECS[kind]
     return schema_of(title, spec.__args__ if kind == "job" else (spec,))
 

@@ -7,6 +7,7 @@ Invariant: no device or node is booked beyond its capacity; whoever would do so 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
@@ -246,6 +247,8 @@ def _does_not_fit(job: str, request: Request, seat: Seat, place: Place, desk: De
 def _seats(job: Job, spec: RunningJobSpec, place: Place, desks: dict[str, Desk]) -> list[Seat]:
     """One seat per task that runs; tasks beyond a list or map of nodes wait."""
     nodes = list(_nodes(job, spec, place, desks))
+    if job.group.node_each:
+        _check_shape(job, nodes, place)
     devices = _devices(job, spec, place, len(nodes))
     return [
         Seat(node, _checked(chosen, job, index, node, place, desks))
@@ -267,6 +270,17 @@ def _nodes(job: Job, spec: RunningJobSpec, place: Place, desks: dict[str, Desk])
             _refuse_more(sum(counts.values()), job, here)
             for name, count in counts.items():
                 yield from [_known(name, here.at(name), desks)] * count
+
+
+def _check_shape(job: Job, nodes: list[str], place: Place) -> None:
+    """A job that lies on nodes with so many tasks on each: as many for each node that runs, and no node twice."""
+    places = {task.id: node for task, node in zip(job.tasks, nodes, strict=False)}
+    counts = Counter((task.group, places[task.id]) for task in job.tasks if task.id in places)
+    each = job.group.children[0].min_tasks
+    apart = len({node for _, node in counts}) == len(counts)
+    if "" in nodes or not apart or any(count != each for count in counts.values()):
+        what = f'job "{job.id}" has {each} task{"" if each == 1 else "s"} on each of {len(job.group.children)} nodes'
+        raise place.at("on").error(what, f"say `on` which: {{node-1: {each}, node-2: {each}}}")
 
 
 def _refuse_more(count: int, job: Job, place: Place) -> None:

@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 from msgspec import inspect
+from msgspec.structs import replace
 
 from gpuyard.errors import InputError
 from gpuyard.files.format import NAME_PATTERN, PATTERN_WORDS, ClusterFileSpec, JobSpec, RunningJobSpec
@@ -35,12 +36,27 @@ _OTHER_WORDS: Final = {
     "deserved": "quota",
     "usage": "used",
     "pending": "jobs",
+    "job": "name",
+    "cmd": "command",
+    "script": "command",
+    "environment": "env",
+    "cwd": "workdir",
+    "time_limit": "run_limit",
+    "timeout": "run_limit",
+    "min_tasks": "gang",
+    "signal": "notice_signal",
+    "dependencies": "after",
+    "held": "hold",
+    "timezone": "time_zone",
+    "tz": "time_zone",
+    "schedule": "cron",
 }
 """What other schedulers call a field of ours."""
 
 _FIELDS_OF_KIND: Final = {
     "cluster file": frozenset(ClusterFileSpec.__struct_fields__),
     "job file": frozenset({"job", "jobs"}),
+    "job to submit": frozenset({"command"}),
     "change file": frozenset({"cancel"}),
     "scenario": frozenset({"rule", "expect"}),
 }
@@ -119,9 +135,15 @@ def _plain_struct(place: Place, struct: inspect.StructType) -> dict[str, object]
         plain[name] = _plain(value, fields[name].type, "")
     for name, field in fields.items():
         if field.required and name not in plain:
-            meaning = _described(field.type)
-            raise place.error(f'{_subject(place)} lacks "{name}"', f"{name}: {meaning}" if meaning else f"add {name}")
+            raise _lacking(place, name, _described(field.type))
     return plain
+
+
+def _lacking(place: Place, name: str, meaning: str) -> InputError:
+    """The place is that of the whole, the field that of what is not there."""
+    where = replace(place.where, field=f"{place.name}.{name}" if place.name else name)
+    fix = f"{name}: {meaning}" if meaning else f"add {name}"
+    return InputError(f'{_subject(place)} lacks "{name}"', where=where, fix=fix)
 
 
 def _plain_map(place: Place, expected: inspect.DictType, about: str) -> dict[str, object]:
@@ -146,6 +168,8 @@ def _check_range(place: Place, expected: inspect.IntType, about: str) -> None:
     value = place.spot.value
     if isinstance(value, int) and expected.ge is not None and value < expected.ge:
         raise place.error(f"{_subject(place)} must be at least {expected.ge}, not {value}", about)
+    if isinstance(value, int) and expected.le is not None and value > expected.le:
+        raise place.error(f"{_subject(place)} must be at most {expected.le}, not {value}", about)
 
 
 def _check_word(place: Place, words: list[str]) -> None:
@@ -182,7 +206,7 @@ def _unknown_field(value: Place, name: str, owner: Place, known: list[str]) -> I
         fix = "it is a field of running jobs; this one is pending"
     meant = _OTHER_WORDS.get(name, "")
     suggestion = f'; did you mean "{meant}"?' if meant in known else did_you_mean(name, known)
-    if not owner.name:
+    if not owner.name and meant not in known:
         suggestion = _other_kind(name, known) or suggestion
     return InputError(f'unknown field "{name}" in {_subject(owner)}{suggestion}', where=value.where_key, fix=fix)
 

@@ -19,12 +19,16 @@ _NOT_ALLOWED: Final = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufefe\
 
 def read_text(path: Path) -> str:
     """The text of a file, without a byte order mark."""
-    content = _read_bytes(path)
+    return text_of(_read_bytes(path), str(path))
+
+
+def text_of(content: bytes, name: str) -> str:
+    """The text of what came as a file of that name."""
     if len(content) > MAX_FILE_BYTES:
         limit = f"{MAX_FILE_BYTES >> 20} MiB"
-        raise InputError(f"larger than {limit}", where=Where(str(path)), fix="split it, or use counts and ranges")
-    text = _decode(content, path).removeprefix("\ufeff")
-    _refuse_control_characters(text, path)
+        raise InputError(f"larger than {limit}", where=Where(name), fix="split it, or use counts and ranges")
+    text = _decode(content, name).removeprefix("\ufeff")
+    _refuse_control_characters(text, name)
     return text
 
 
@@ -54,7 +58,7 @@ def _similar_names(path: Path) -> str:
     return f"did you mean {path.parent / close[0]}?" if close else "check the spelling of its path"
 
 
-def _decode(content: bytes, path: Path) -> str:
+def _decode(content: bytes, name: str) -> str:
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -63,15 +67,15 @@ def _decode(content: bytes, path: Path) -> str:
         column = len(before[before.rfind(b"\n") + 1 :].decode("utf-8")) + 1
         raise InputError(
             f"not UTF-8 text (byte 0x{content[error.start]:02x})",
-            where=Where(str(path), line, column),
+            where=Where(name, line, column),
             fix="save it with the encoding UTF-8",
         ) from None
 
 
-def _refuse_control_characters(text: str, path: Path) -> None:
+def _refuse_control_characters(text: str, name: str) -> None:
     found = _NOT_ALLOWED.search(text)
     if found is None:
         return
     before = text[: found.start()]
-    where = Where(str(path), before.count("\n") + 1, len(before) - before.rfind("\n"))
+    where = Where(name, before.count("\n") + 1, len(before) - before.rfind("\n"))
     raise InputError(f"holds the control character U+{ord(found.group()):04X}", where=where, fix="remove it")

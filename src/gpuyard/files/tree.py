@@ -23,6 +23,10 @@ MAX_DIGITS: Final = 18
 MAX_SHOWN: Final = 60
 """Characters of a value that an error message quotes."""
 
+NOT_YAML: Final = "is not YAML"
+NOT_JSON: Final = "is not JSON"
+"""How errors begin about a text that cannot be read at all."""
+
 EXAMPLE: Final = "gpuyard demo --yaml, or gpuyard scenario new"
 
 _LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -95,7 +99,7 @@ def parse(text: str, file: str, example: str = EXAMPLE) -> Spot:
     except yaml.MarkedYAMLError as error:
         raise _syntax_error(error, text, file) from None
     except yaml.YAMLError as error:
-        raise InputError(f"is not YAML: {error}", where=Where(file)) from None
+        raise InputError(f"{_is_not(file)}: {error}", where=Where(file)) from None
     return builder.finish(example)
 
 
@@ -233,7 +237,10 @@ class _Builder:
         if text in parent.spot.keys:
             line, _ = parent.spot.keys[text]
             raise self._error(
-                f'"{text}" is written twice (first in line {line})', event, fix="keep one; the other would be ignored"
+                f'"{text}" is written twice (first in line {line})',
+                event,
+                fix="keep one; the other would be ignored",
+                field=text,
             )
         parent.key = text
         parent.spot.keys[text] = _mark(event)
@@ -283,8 +290,19 @@ class _Builder:
         if event.tag not in (None, "!"):
             raise self._error(f"the tag {event.tag} is not part of the format", event, fix="remove it; quote text")
 
-    def _error(self, what: str, event: yaml.Event, *, fix: str) -> InputError:
-        return InputError(what, where=Where(self.file, *_mark(event)), fix=fix)
+    def _error(self, what: str, event: yaml.Event, *, fix: str, field: str = "") -> InputError:
+        """`field`: the one that was just begun in the innermost map; what is meant may be deeper."""
+        return InputError(what, where=Where(self.file, *_mark(event), self._path(field)), fix=fix)
+
+    def _path(self, last: str) -> str:
+        """Where the builder stands, as a path from the top: queues.vision.quota, jobs[2].gpus."""
+        path = ""
+        for parent in self.open:
+            if parent.spot.kind is Kind.LIST:
+                path += f"[{len(parent.spot.items)}]"
+            elif parent.key is not None:
+                path += f".{parent.key}"
+        return f"{path}.{last}".strip(".")
 
 
 def _mark(event: yaml.Event) -> tuple[int, int]:
@@ -292,10 +310,14 @@ def _mark(event: yaml.Event) -> tuple[int, int]:
     return (mark.line + 1, mark.column + 1) if mark else (0, 0)
 
 
+def _is_not(file: str) -> str:
+    return NOT_JSON if file.endswith(".json") else NOT_YAML
+
+
 def _syntax_error(error: yaml.MarkedYAMLError, text: str, file: str) -> InputError:
     mark = error.problem_mark or error.context_mark
     if mark is None:
-        return InputError(f"is not YAML: {error.problem}", where=Where(file))
+        return InputError(f"{_is_not(file)}: {error.problem}", where=Where(file))
     lines = text.split("\n")
     line = lines[mark.line] if mark.line < len(lines) else ""
     indentation = line[: len(line) - len(line.lstrip())]
@@ -307,10 +329,10 @@ def _syntax_error(error: yaml.MarkedYAMLError, text: str, file: str) -> InputErr
     if ranged and "flow mapping" in context:
         fix = f'inside {{ }} a name with a range needs quotes: "{ranged.group(1)}"'
         return InputError(
-            f"is not YAML: {error.problem}{context}", where=Where(file, mark.line + 1, ranged.start(1) + 1), fix=fix
+            f"{_is_not(file)}: {error.problem}{context}", where=Where(file, mark.line + 1, ranged.start(1) + 1), fix=fix
         )
     return InputError(
-        f"is not YAML: {error.problem}{context}",
+        f"{_is_not(file)}: {error.problem}{context}",
         where=Where(file, mark.line + 1, mark.column + 1),
         fix="look for a missing colon, quote or bracket, or a wrong indentation, here or just above",
     )

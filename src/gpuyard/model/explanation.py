@@ -19,6 +19,8 @@ class Standing(enum.StrEnum):
 
     RUNNING = "running"
     STARTING = "starting"
+    PLACED = "placed"
+    """It has its place; not everything of it is up yet."""
     PROMISED = "promised"
     """It has or gets a place that is still being freed."""
     WAITING = "waiting"
@@ -31,6 +33,8 @@ class Standing(enum.StrEnum):
     FINISHED = "finished"
     GATED = "gated"
     """Its owner holds it back."""
+    BLOCKED = "blocked"
+    """It waits for other jobs to be over, or for its turn in its array."""
 
 
 class Stay(msgspec.Struct, frozen=True, gc=False):
@@ -95,6 +99,8 @@ class Field(enum.StrEnum):
     """What each waiting task of a group asks for of one resource, at most."""
     TASKS = "tasks"
     """How many tasks a group has, all of which start together."""
+    NODES = "nodes"
+    """On how many nodes a job lies that has so many tasks on each."""
     GANG = "gang"
     """How many tasks of a group start together."""
     MODEL = "model"
@@ -186,3 +192,5 @@ class Explanation(msgspec.Struct, frozen=True, gc=False):
     """Who gives way to it in this plan."""
     last_evicted_at_ms: int | None = None
     last_eviction: Reason | None = None
+    at_once: int = 0
+    """Of a job that waits for its turn in its array: how many of that run at once."""

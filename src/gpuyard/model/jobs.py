@@ -131,10 +131,31 @@ class TaskGroup(msgspec.Struct, frozen=True, gc=False):
     """Inner group: how many of its children must start; None means all."""
     children: tuple[TaskGroup, ...] = ()
     topology: TopologyRule | None = None
+    node_each: bool = False
+    """Inner group of leaves: each child lies on one node, and no two of them on the same."""
 
     @property
     def leaf(self) -> bool:
         return not self.children
+
+    @property
+    def fewest_tasks(self) -> int:
+        """How many tasks it starts with at least."""
+        if self.leaf:
+            return self.min_tasks
+        fewest = sorted(child.fewest_tasks for child in self.children)
+        return sum(fewest[: self.min_groups])
+
+
+def on_nodes(nodes: int, per_node: int, min_nodes: int, topology: TopologyRule | None = None) -> TaskGroup:
+    """So many nodes with so many tasks on each; at least `min_nodes` of them, and each whole or not at all."""
+    children = tuple(TaskGroup(node_rank_name(rank), per_node) for rank in range(nodes))
+    return TaskGroup("", min_groups=min_nodes, children=children, topology=topology, node_each=True)
+
+
+def node_rank_name(rank: int) -> str:
+    """The group of the tasks on one node of a job. Groups are served by name: leading zeros keep their order."""
+    return f"node-rank-{rank:05}"
 
 
 class TaskState(enum.StrEnum):
@@ -177,6 +198,8 @@ class Task(msgspec.Struct, frozen=True, gc=False):
     priority: int = 0
     """Order inside its group: higher first, then by position in the job."""
     started_at_ms: int = 0
+    leaving: bool = False
+    """Promised a place while it still ends at its former one: it starts there only after that."""
 
 
 class Job(msgspec.Struct, frozen=True, gc=False):

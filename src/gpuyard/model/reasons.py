@@ -47,6 +47,7 @@ EVICTIONS: Final = (
 """Those for which a running task must give way."""
 
 TASKS: Final = "tasks"
+NODES: Final = "nodes"
 GPU_MEMORY: Final = "gpu-memory"
 MIG_PREFIX: Final = "mig-"
 CLUSTER: Final = "cluster"
@@ -69,7 +70,7 @@ class Reason(msgspec.Struct, frozen=True, gc=False):
     have: int = 0
     need: int = 0
     subject: str = ""
-    """What it is about: a queue, a node, a topology level, a task group."""
+    """What it is about: a queue, a node, a topology level, a task group; of nodes, what each must have room for."""
     holders: tuple[Holding, ...] = ()
     beneficiary: str = ""
     """The job for whose sake it happens."""

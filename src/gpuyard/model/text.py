@@ -26,7 +26,7 @@ from gpuyard.model.explanation import (
 from gpuyard.model.jobs import TaskState
 from gpuyard.model.plan import Action, Bind, Evict, Move, Promise, Resize
 from gpuyard.model.quantities import CPU, GPU, MEMORY, MILLI, format_amount
-from gpuyard.model.reasons import CLUSTER, GPU_MEMORY, MIG_PREFIX, TASKS, Reason, Token
+from gpuyard.model.reasons import CLUSTER, GPU_MEMORY, MIG_PREFIX, NODES, TASKS, Reason, Token
 
 MAX_HOLDERS_SHOWN: Final = 5
 MAX_NAMES_SHOWN: Final = 4
@@ -162,6 +162,10 @@ def _no_matching_node(reason: Reason) -> str:
 
 
 def _too_large(reason: Reason) -> str:
+    if reason.resource == NODES:
+        return (
+            f"{_nodes_needed(reason)}, the cluster has {reason.have}: waiting cannot help; ask for less, or add nodes"
+        )
     if reason.subject == CLUSTER:
         size = f"needs {_amount(reason, reason.need)} together, the whole cluster has {_number(reason, reason.have)}"
         return f"{size} it could use: waiting cannot help; ask for fewer, or add nodes"
@@ -173,8 +177,14 @@ def _not_enough(reason: Reason) -> str:
     return _lacking(reason, "", "wait for them, or ask for fewer")
 
 
+def _nodes_needed(reason: Reason) -> str:
+    return f"needs {reason.need} node{'' if reason.need == 1 else 's'} with room for {reason.subject} each"
+
+
 def _fragmented(reason: Reason) -> str:
-    if reason.resource == TASKS:
+    if reason.resource == NODES:
+        need = f"{_nodes_needed(reason)}, {reason.have} can be had"
+    elif reason.resource == TASKS:
         need = f"places for {reason.need} tasks at once are needed, {reason.have} can be had"
     else:
         beside = "beside its GPUs" if reason.subject == GPU else "in one place"
@@ -314,6 +324,7 @@ def _place(action: Bind | Promise | Move) -> str:
 _STANDINGS: Final[dict[Standing, str]] = {
     Standing.RUNNING: "runs",
     Standing.STARTING: "starts with the next plan",
+    Standing.PLACED: "has its place and is starting there",
     Standing.PROMISED: "has a place that is being freed, and starts there as soon as that is done",
     Standing.WAITING: "waits; waiting can help",
     Standing.NEVER: "waits, and waiting alone cannot help: it, its queue or the cluster must change",
@@ -322,17 +333,20 @@ _STANDINGS: Final[dict[Standing, str]] = {
     Standing.ENDING: "is ending; its place is soon free",
     Standing.FINISHED: "is over; submit it again to run it again",
     Standing.GATED: "is held back by its owner, who has to release it first",
+    Standing.BLOCKED: "waits for other jobs to be over first",
 }
 
 
-def standing_text(standing: Standing) -> str:
+def standing_text(explanation: Explanation) -> str:
     """Where a job stands, as the end of a sentence that begins with its name."""
-    return _STANDINGS[standing]
+    if explanation.standing is Standing.BLOCKED and explanation.at_once:
+        return f"waits for its turn in its array: {explanation.at_once} of it run at once"
+    return _STANDINGS[explanation.standing]
 
 
 def explanation_text(explanation: Explanation) -> str:
     """The shortest answer: where a job stands, and the first thing in its way."""
-    said = f"{explanation.job} {standing_text(explanation.standing)}"
+    said = f"{explanation.job} {standing_text(explanation)}"
     return f"{said}: {reason_text(explanation.blockers[0])}" if explanation.blockers else said
 
 
@@ -347,12 +361,17 @@ def rank_text(rank: Rank) -> str:
 def queue_text(queue: QueueStanding) -> str:
     """`holds 10 of 8 GPUs owed (2 borrowed), limit 12, fair share 10, 4 more wanted`."""
     parts = [
-        f"holds {_milli(queue.held_milli)} {_owed(queue)}",
+        held_text(queue),
         f"limit {_milli(queue.limit_milli)}" if queue.limit_milli is not None else "",
         f"fair share {_milli(queue.fair_share_milli)}",
         f"{_milli(queue.asked_milli)} more wanted" if queue.asked_milli else "",
     ]
     return ", ".join(part for part in parts if part)
+
+
+def held_text(queue: QueueStanding) -> str:
+    """`holds 10 of 8 owed (2 borrowed)`."""
+    return f"holds {_milli(queue.held_milli)} {_owed(queue)}"
 
 
 def _owed(queue: QueueStanding) -> str:
@@ -457,6 +476,10 @@ def _fewer(edit: Edit) -> str:
     return f"run it with {edit.after} {_tasks(edit.after)}{_in_group(edit)} instead of {edit.before}"
 
 
+def _fewer_nodes(edit: Edit) -> str:
+    return f"run it on {edit.after} node{'' if edit.after == 1 else 's'} instead of {edit.before}"
+
+
 def _gang(edit: Edit) -> str:
     together = f"let {edit.after} {_tasks(edit.after)}{_in_group(edit)} start together instead of {edit.before}"
     return f"{together} (gang: {edit.after})"
@@ -482,6 +505,7 @@ def _in_group(edit: Edit) -> str:
 _EDITS: Final[dict[Field, Callable[[Edit], str]]] = {
     Field.ASKS: _asks,
     Field.TASKS: _fewer,
+    Field.NODES: _fewer_nodes,
     Field.GANG: _gang,
     Field.MODEL: _other_model,
     Field.PREEMPTIBLE: _make_preemptible,

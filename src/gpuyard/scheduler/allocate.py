@@ -122,6 +122,8 @@ class Allocation:
 
     def _place(self, waiter: Waiter) -> Waiter | None:
         """Place the waiter's chunk, or another that would do; say which, or None where nothing can be placed."""
+        if waiter.job.id in self.draft.withheld:
+            return None
         kind = self._kind(waiter)
         if waiter.signature in self.unfit or kind in self.unfit:
             return None

@@ -14,8 +14,8 @@ import numpy as np
 
 from gpuyard.model.jobs import Request, TaskState, Where
 from gpuyard.model.quantities import GPU
-from gpuyard.model.reasons import CLUSTER, TASKS, Holding, Reason, Token
-from gpuyard.scheduler.columns import Bools
+from gpuyard.model.reasons import CLUSTER, NODES, TASKS, Holding, Reason, Token
+from gpuyard.scheduler.columns import Bools, Ints
 from gpuyard.scheduler.draft import Draft, Left
 from gpuyard.scheduler.gang import Chunk
 from gpuyard.scheduler.headroom import blockers, delayed
@@ -33,6 +33,10 @@ def say_why(draft: Draft) -> None:
     alike: dict[object, tuple[Reason, ...]] = {}
     for left in draft.left:
         waiter = left.waiter
+        withheld = draft.withheld.get(waiter.job.id)
+        if withheld is not None:
+            draft.leave_waiting(waiter.job.queue, left.jobs, (withheld,))
+            continue
         reasons = blockers(draft.queues, waiter.leaf, waiter.at_least, waiter.firm)
         if not reasons and draft.reserved is not None:
             _say_why_beside(draft, draft.reserved, left, alike)
@@ -63,12 +67,14 @@ def why_it_does_not_fit(draft: Draft, waiter: Waiter) -> tuple[Reason, ...]:
     asked = _asked(draft, waiter)
     return (
         _hopeless(asked)
+        or tuple(_too_few_nodes(draft, waiter, asked))
         or _no_company(draft, waiter, asked[0])
         or _reserved(draft, waiter)
         or _short(draft, asked)
         or _no_domain(draft, waiter.chunk)
         or _over_model_limits(draft, waiter)
         or _fragmented(draft, asked)
+        or _fragmented_nodes(draft, waiter, asked)
         or blockers(draft.queues, waiter.leaf, waiter.asked, waiter.firm)
         or (Reason(Token.FRAGMENTED, TASKS, len(waiter.shapes) - 1, len(waiter.shapes)),)
     )
@@ -81,6 +87,7 @@ def every_blocker(draft: Draft, waiter: Waiter, told: tuple[Reason, ...]) -> tup
     domain = (reason for reason in _no_domain(draft, waiter.chunk) if reason.have < reason.need or reason.never)
     found = (
         *_all_hopeless(asked),
+        *_too_few_nodes(draft, waiter, placeable),
         *blockers(draft.queues, waiter.leaf, waiter.at_least, waiter.firm),
         *(_no_company(draft, waiter, asked[0]) if placeable else ()),
         *_reserved(draft, waiter),
@@ -88,6 +95,7 @@ def every_blocker(draft: Draft, waiter: Waiter, told: tuple[Reason, ...]) -> tup
         *domain,
         *_over_model_limits(draft, waiter),
         *_all_fragmented(draft, placeable),
+        *_fragmented_nodes(draft, waiter, placeable),
     )
     return _with_news(told, found)
 
@@ -163,6 +171,40 @@ def _all_hopeless(asked: list[Asked]) -> Iterator[Reason]:
         most = int(np.minimum.reduce([measure.all_places for measure in needs])[nodes].sum())
         if large_enough and most < count:
             yield Reason(Token.TOO_LARGE, TASKS, most, count, CLUSTER, never=True)
+
+
+def _too_few_nodes(draft: Draft, waiter: Waiter, asked: list[Asked]) -> Iterator[Reason]:
+    """Of a job that lies on nodes with so many tasks on each: none is so large, or too few are."""
+    if not waiter.chunk.group.node_each:
+        return
+    each, need = _tasks_on_each(waiter), len(waiter.chunk.children)
+    for _, _, nodes, needs in asked:
+        large_enough = True
+        for measure in needs:
+            largest = int(measure.total_capacity[nodes].max())
+            if measure.total_each * each > largest:
+                large_enough = False
+                yield Reason(Token.TOO_LARGE, measure.resource, largest, measure.total_each * each, never=True)
+        found = _count_with_room(draft, waiter, nodes, [measure.all_places for measure in needs])
+        if large_enough and found < need:
+            yield Reason(Token.TOO_LARGE, NODES, found, need, _tasks_text(each), never=True)
+
+
+def _tasks_on_each(waiter: Waiter) -> int:
+    return max(len(child.tasks) for child in waiter.chunk.children)
+
+
+def _tasks_text(count: int) -> str:
+    return f"{count} task{'' if count == 1 else 's'}"
+
+
+def _count_with_room(draft: Draft, waiter: Waiter, nodes: Bools, places: list[Ints]) -> int:
+    """Nodes that take all the tasks a job has on each, and hold none of it yet."""
+    open_to_it = nodes.copy()
+    for node in waiter.gang.nodes_of(waiter.job.group) if waiter.gang else ():
+        if node in draft.nodes.at:
+            open_to_it[draft.nodes.at[node]] = False
+    return int((np.minimum.reduce(places)[open_to_it] >= _tasks_on_each(waiter)).sum())
 
 
 def _matching(draft: Draft, where: Where) -> Bools:
@@ -329,3 +371,14 @@ def _all_fragmented(draft: Draft, asked: list[Asked]) -> Iterator[Reason]:
         found = int(np.minimum.reduce([measure.places for measure in needs])[nodes].sum())
         if each_fits and found < count:
             yield Reason(Token.FRAGMENTED, TASKS, found, count)
+
+
+def _fragmented_nodes(draft: Draft, waiter: Waiter, asked: list[Asked]) -> tuple[Reason, ...]:
+    """Of a job that lies on nodes with so many tasks on each: too few have that much room now."""
+    if not waiter.chunk.group.node_each:
+        return ()
+    each, need = _tasks_on_each(waiter), len(waiter.chunk.children)
+    counts = (
+        _count_with_room(draft, waiter, nodes, [measure.places for measure in needs]) for _, _, nodes, needs in asked
+    )
+    return tuple(Reason(Token.FRAGMENTED, NODES, found, need, _tasks_text(each)) for found in counts if found < need)

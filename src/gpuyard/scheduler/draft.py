@@ -147,6 +147,8 @@ class Draft:
         """Where jobs stand that this cycle has served in part; the ledger's own view is not touched."""
         self.taken_back: list[Evict] = []
         """Promises of earlier cycles that cannot be kept."""
+        self.withheld: dict[str, Reason] = {}
+        """Jobs that had promises taken back, and why: what else they want is planned with that, in the next cycle."""
         self.kept: list[Kept] = []
         self.placed: list[Placed] = []
         self.log: list[Placed | Eviction] = []

@@ -40,8 +40,8 @@ def changes_of(edits: Iterable[Edit], jobs: Mapping[str, Job], queues: tuple[Que
 
 
 def leaf_of(job: Job, task: Task) -> str:
-    """The name of the leaf group a task belongs to."""
-    return job.group.name if job.group.leaf else task.group
+    """The name of the group a task is edited with: its leaf; all of the job where it lies on nodes of equal tasks."""
+    return job.group.name if job.group.leaf or job.group.node_each else task.group
 
 
 # Queues ----------------------------------------------------------------------------------------------------------
@@ -75,6 +75,8 @@ def edited_job(job: Job, edits: Iterable[Edit]) -> Job:
                 job = replace(job, group=_with_minimum(job.group, edit.group, edit.after))
             case Field.TASKS:
                 job = _with_tasks(job, edit)
+            case Field.NODES:
+                job = _on_fewer_nodes(job, edit.after)
             case Field.PREEMPTIBLE:
                 job = replace(job, preemptible=bool(edit.after))
     return job
@@ -142,6 +144,14 @@ def _with_tasks(job: Job, edit: Edit) -> Job:
         else:
             kept.append(task)
     return replace(job, tasks=tuple(reversed(kept)), group=_with_minimum(job.group, edit.group, edit.after))
+
+
+def _on_fewer_nodes(job: Job, nodes: int) -> Job:
+    """The first of its nodes, all of which then start together."""
+    children = job.group.children[:nodes]
+    names = {child.name for child in children}
+    group = replace(job.group, children=children, min_groups=None)
+    return replace(job, tasks=tuple(task for task in job.tasks if task.group in names), group=group)
 
 
 def _with_minimum(group: TaskGroup, name: str, minimum: int) -> TaskGroup:

@@ -149,15 +149,26 @@ class _Case:
         books = self.ledger.queues
         leaf = books.by_name.get(self.job.queue, -1)
         for at in books.frames[leaf].path if leaf >= 0 else ():
-            frame = books.frames[at]
-            yield QueueStanding(
-                frame.name,
-                owed_milli=frame.quota[GPU_AT],
-                limit_milli=frame.limit[GPU_AT],
-                held_milli=books.held[at][GPU_AT],
-                asked_milli=books.asked[at][GPU_AT],
-                fair_share_milli=self.draft.shares[at][GPU_AT],
-            )
+            yield _standing(self.draft, at)
+
+
+def standings(ledger: Ledger, policy: Policy = DEFAULT) -> tuple[QueueStanding, ...]:
+    """How every queue stands, in the order of the tree."""
+    draft = Draft(ledger, policy)
+    return tuple(_standing(draft, at) for at in range(len(ledger.queues.frames)))
+
+
+def _standing(draft: Draft, at: int) -> QueueStanding:
+    books = draft.ledger.queues
+    frame = books.frames[at]
+    return QueueStanding(
+        frame.name,
+        owed_milli=frame.quota[GPU_AT],
+        limit_milli=frame.limit[GPU_AT],
+        held_milli=books.held[at][GPU_AT],
+        asked_milli=books.asked[at][GPU_AT],
+        fair_share_milli=draft.shares[at][GPU_AT],
+    )
 
 
 def rank_of(ledger: Ledger, job: str) -> Rank | None:

@@ -232,6 +232,13 @@ def satisfied(group: TaskGroup, counts: dict[str, int]) -> bool:
     return sum(satisfied(child, counts) for child in group.children) >= required_children(group)
 
 
+def goes_on(group: TaskGroup, counts: dict[str, int]) -> bool:
+    """Whether these tasks are enough to go on with, and none of them is left over of a leaf that is not."""
+    if any(0 < counts.get(leaf.name, 0) < leaf.min_tasks for leaf in leaves(group)):
+        return False
+    return satisfied(group, counts)
+
+
 def is_incomplete(job: Job) -> bool:
     """Whether a job has tasks in place, none that succeeded, and fewer of them than its minimum."""
     states = [task.state for task in job.tasks]

@@ -35,8 +35,8 @@ def make_room(draft: Draft, step: Step) -> None:
     while (waiter := turns.next()) is not None:
         until_ms = 0 if draft.reserved is None else draft.reserved.bound_until_ms(waiter.job)
         kind = (waiter.leaf, waiter.rank[0], waiter.firm, waiter.signature, until_ms)
-        if waiter.job.id in draft.disturbed:
-            # It has given way in this cycle, and is not what it was when it last asked.
+        if waiter.job.id in draft.disturbed or waiter.job.id in draft.withheld:
+            # It has lost something in this cycle, and is not what it was when it last asked.
             left.append(Left(waiter, (waiter.rank[2:],)))
             turns.served(waiter, None)
             continue

@@ -118,6 +118,8 @@ class Placer:
         return TopologyRule(topologies[0], preferred=self.draft.domains.topologies[topologies[0]].levels[-1])
 
     def _within(self, chunk: Chunk, among: Bools | None, preferred: Sequence[Bools] = ()) -> bool:
+        if chunk.group.node_each:
+            return self._node_each(chunk, among)
         if not chunk.children:
             return self._tasks(chunk.tasks, among, preferred)
         if not self.keep_together or any(map(has_rule, chunk.group.children)):
@@ -139,6 +141,46 @@ class Placer:
 
     def _children(self, chunk: Chunk, among: Bools | None) -> bool:
         return all(self._group(child, among) for child in chunk.children)
+
+    def _node_each(self, chunk: Chunk, among: Bools | None) -> bool:
+        """Every child on a node of its own; one of which something is there already stays where that is."""
+        theirs = self._nodes_of_children(chunk.group)
+        if theirs is None:
+            return False
+        untouched = np.ones(len(self.draft.nodes.frames), dtype=np.bool_) if among is None else among.copy()
+        untouched[list(theirs.values())] = False
+        for child in chunk.children:
+            position = theirs.get(child.group.name)
+            if not self._on_one_node(child.tasks, untouched if position is None else self._only(position, among)):
+                return False
+            untouched[self.draft.placed[-1].position] = False
+        return True
+
+    def _nodes_of_children(self, group: TaskGroup) -> dict[str, int] | None:
+        """The node of each child that has started; None where they do not lie as they should: nothing can mend that."""
+        gang, at = self.waiter.gang, self.draft.nodes.at
+        if gang is None or not gang.nodes:
+            return {}
+        names = {child.name: set(gang.nodes_of(child)) for child in group.children}
+        started = {name: next(iter(nodes)) for name, nodes in names.items() if nodes}
+        if any(len(nodes) > 1 for nodes in names.values()) or len(set(started.values())) < len(started):
+            return None
+        return (
+            {name: at[node] for name, node in started.items()} if all(map(at.__contains__, started.values())) else None
+        )
+
+    def _only(self, position: int, among: Bools | None) -> Bools:
+        only = np.zeros(len(self.draft.nodes.frames), dtype=np.bool_)
+        only[position] = among is None or among[position]
+        return only
+
+    def _on_one_node(self, tasks: tuple[Task, ...], among: Bools) -> bool:
+        """All the tasks on one node now, else on one that is being freed."""
+        mark = self.draft.mark()
+        if self._one_node(tasks, among, self.draft.fit):
+            return True
+        self.draft.rollback(mark)
+        return bool(self.draft.nodes.later) and self._one_node(tasks, among, self.draft.fit_later)
 
     # Topology ------------------------------------------------------------------------------------------------
 
@@ -363,4 +405,4 @@ def _size(shape: Shape) -> tuple[int, ...]:
 
 
 def has_rule(group: TaskGroup) -> bool:
-    return group.topology is not None or any(map(has_rule, group.children))
+    return group.topology is not None or group.node_each or any(map(has_rule, group.children))

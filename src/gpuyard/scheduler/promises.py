@@ -72,7 +72,9 @@ def _in_good_company(draft: Draft, job: Job, task: Task, position: int) -> bool:
 
 
 def _is_free(draft: Draft, job: Job, task: Task) -> bool:
-    return draft.nodes.now[draft.nodes.at[task.node]].holds(task.request, draft.nodes.held(job, task))
+    """Whether it can start: its place is free, and it has left its former one."""
+    here = draft.nodes.now[draft.nodes.at[task.node]]
+    return not task.leaving and here.holds(task.request, draft.nodes.held(job, task))
 
 
 def _has_its_minimum(job: Job, ready: Sequence[Task]) -> bool:
@@ -97,6 +99,7 @@ def _start(draft: Draft, job: Job, tasks: Sequence[Task]) -> None:
 
 def _take_back(draft: Draft, job: Job, promised: Sequence[Task], why: Reason) -> None:
     """The places are free for others at once; what was promised is planned anew, as a whole, in the next cycle."""
+    draft.withheld[job.id] = why
     for task in promised:
         draft.taken_back.append(Evict(job.id, task.id, task.node, why))
         release(draft.ledger, draft.nodes, draft.queues, job, task)

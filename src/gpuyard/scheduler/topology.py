@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Final
 
 import numpy as np
 
@@ -11,6 +12,8 @@ from gpuyard.model.nodes import Topology
 from gpuyard.scheduler.columns import Bools
 from gpuyard.scheduler.gang import leaves
 from gpuyard.scheduler.nodestate import NodeFrame
+
+HOSTNAME: Final = "hostname"
 
 Domain = tuple[str, ...]
 """The labels of a domain and of all that contain it, widest first."""
@@ -63,7 +66,7 @@ class Domains:
 
 
 def node_label(frame: NodeFrame, label: str) -> str:
-    if label in ("hostname", "kubernetes.io/hostname"):
+    if label in (HOSTNAME, "kubernetes.io/hostname"):
         return frame.node.labels.get(label, frame.node.name)
     return frame.node.labels.get(label, "")
 
@@ -77,7 +80,10 @@ def within(masks: dict[Domain, Bools], outer: Bools | None) -> Iterator[tuple[Do
 
 
 def level_left(domains: Domains, at: Mapping[str, int], job: Job, node_of: Mapping[str, str]) -> str:
-    """The level that a group of the job requires, and no one domain of which holds all its tasks; else empty."""
+    """The level that a group of the job requires, and no one domain of which holds all its tasks; else empty.
+
+    Where each child of a group is to have a node of its own, and has not, that level is the node.
+    """
     for group in _required_groups(job.group):
         rule = group.topology
         assert rule is not None
@@ -86,14 +92,26 @@ def level_left(domains: Domains, at: Mapping[str, int], job: Job, node_of: Mappi
         nodes = {node_of[id] for id in mine if id in node_of}
         if nodes and not _one_domain(domains, rule, [at[node] for node in nodes if node in at]):
             return rule.required or ""
-    return ""
+    return "" if all(_have_a_node_each(group, job, node_of) for group in _groups(job.group)) else HOSTNAME
 
 
 def _required_groups(group: TaskGroup) -> Iterator[TaskGroup]:
-    if group.topology is not None and group.topology.required is not None:
-        yield group
+    return (one for one in _groups(group) if one.topology is not None and one.topology.required is not None)
+
+
+def _groups(group: TaskGroup) -> Iterator[TaskGroup]:
+    yield group
     for child in group.children:
-        yield from _required_groups(child)
+        yield from _groups(child)
+
+
+def _have_a_node_each(group: TaskGroup, job: Job, node_of: Mapping[str, str]) -> bool:
+    """Whether the children of a group that asks for it lie on one node each, and no two of them on the same."""
+    if not group.node_each:
+        return True
+    children = {child.name for child in group.children}
+    pairs = {(task.group, node_of[task.id]) for task in job.tasks if task.group in children and task.id in node_of}
+    return len({group for group, _ in pairs}) == len(pairs) == len({node for _, node in pairs})
 
 
 def _one_domain(domains: Domains, rule: TopologyRule, positions: Sequence[int]) -> bool:

@@ -16,11 +16,12 @@ import msgspec
 from gpuyard.model.jobs import Job, Task, TaskState
 from gpuyard.scheduler.blocks import Block
 from gpuyard.scheduler.draft import Draft, Everyone, Holding, Left, Placed
-from gpuyard.scheduler.gang import Chunk, Gang
+from gpuyard.scheduler.gang import ACTIVE, Chunk, Gang
 from gpuyard.scheduler.headroom import blockers
 from gpuyard.scheduler.jobbook import LineKey, Rank, Waiter, next_waiter
 from gpuyard.scheduler.ordering import Turns, lines_of
-from gpuyard.scheduler.placement import Placer
+from gpuyard.scheduler.placement import Placer, has_rule
+from gpuyard.scheduler.topology import level_left
 
 
 class Trial:
@@ -115,7 +116,7 @@ class Trial:
 
     def _put_back(self, waiter: Waiter, tasks: list[Task]) -> bool:
         draft, mark = self.draft, self.draft.mark()
-        if blockers(draft.queues, waiter.leaf, waiter.at_least, waiter.firm):
+        if blockers(draft.queues, waiter.leaf, waiter.at_least, waiter.firm) or not self._still_in_shape(waiter, tasks):
             return False
         for task in tasks:
             holding = self._victims.evicted[task.id]
@@ -129,6 +130,17 @@ class Trial:
             placed.shares, placed.stays = holding.shares, True
             draft.book(placed)
         return True
+
+    def _still_in_shape(self, waiter: Waiter, tasks: list[Task]) -> bool:
+        """Whether old places are right for a job that lies in domains, or on nodes, by rule: parts may have moved."""
+        job, draft = waiter.job, self.draft
+        if not has_rule(job.group):
+            return True
+        moved = {id: one.position for id, one in self.returned.items() if one.waiter.job.id == job.id}
+        back = {task.id: self._victims.evicted[task.id].position for task in tasks}
+        staying = {task.id: task.node for task in job.tasks if task.state in ACTIVE}
+        given = {id: draft.nodes.frames[position].node.name for id, position in (moved | back).items()}
+        return not level_left(draft.domains, draft.nodes.at, job, staying | given)
 
 
 class _Victims(Mapping[str, Waiter]):

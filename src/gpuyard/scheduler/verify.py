@@ -174,6 +174,8 @@ class _Replay:
         position = self.nodes.at.get(task.node, -1)
         if position < 0 or self.nodes.is_broken(job, task):
             return Reason(Token.NO_MATCHING_NODE, subject=task.node)
+        if task.leaving:
+            return Reason(Token.PLACE_FREEING, subject=task.node)
         shares = self.nodes.held(job, task)
         short = _shortage(task, shares, self.nodes.now[position], self.nodes.frames[position])
         if short is None:

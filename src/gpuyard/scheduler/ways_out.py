@@ -17,13 +17,13 @@ from gpuyard.model.explanation import Edit, Effect, Field, WayKind, WayOut
 from gpuyard.model.jobs import Job, Task, TaskGroup, TaskState
 from gpuyard.model.plan import Plan
 from gpuyard.model.quantities import CPU, GPU, MEMORY, MILLI
-from gpuyard.model.reasons import GPU_MEMORY, MIG_PREFIX, TASKS, Reason, Token
+from gpuyard.model.reasons import GPU_MEMORY, MIG_PREFIX, NODES, TASKS, Reason, Token
 from gpuyard.policies.policy import Policy, Step
 from gpuyard.scheduler.bounds import owed_edits, raised
 from gpuyard.scheduler.columns import Ints
 from gpuyard.scheduler.draft import Draft
 from gpuyard.scheduler.edits import asked_amounts, edited_job, leaf_of
-from gpuyard.scheduler.gang import ACTIVE, leaves
+from gpuyard.scheduler.gang import ACTIVE, leaves, required_children
 from gpuyard.scheduler.headroom import blockers
 from gpuyard.scheduler.jobbook import Waiter, waiter_of
 from gpuyard.scheduler.ledger import Ledger
@@ -111,10 +111,12 @@ class WaysOut:
     def _is_short(self, resource: str) -> bool:
         gpus = resource in (GPU, GPU_MEMORY) or resource.startswith(MIG_PREFIX)
         named = {reason.resource for reason in self.why if reason.token in _SIZE}
-        return resource in named or (gpus and any(name.partition("/")[0] in (GPU, TASKS) for name in named))
+        return resource in named or (gpus and any(name.partition("/")[0] in (GPU, TASKS, NODES) for name in named))
 
     def _fewer_tasks(self) -> WayOut | None:
         """A gang of which fewer tasks start together."""
+        if self.job.group.node_each:
+            return self._fewer_nodes()
         if self.waiter is None:
             return self._first(WayKind.FEWER_TASKS, [self._gang_of_those_there()])
         counts = {chunk.name: (active, there) for chunk, active, there in _counts(self.job)}
@@ -133,6 +135,18 @@ class WaysOut:
             return (Edit(field, self.job.id, leaf.name, TASKS, before, count),)
 
         counted = (_most(active + 1, leaf.min_tasks - 1, self._takes_with(edits, takes)) for takes in self.rooms)
+        return self._first(WayKind.FEWER_TASKS, (edits(count) for count in counted if count))
+
+    def _fewer_nodes(self) -> WayOut | None:
+        """Of a job that lies on whole nodes and has not started: fewer of them."""
+        if not self.tokens & _SIZE or any(task.state is not TaskState.PENDING for task in self.job.tasks):
+            return None
+        before = required_children(self.job.group)
+
+        def edits(count: int) -> tuple[Edit, ...]:
+            return (Edit(Field.NODES, self.job.id, resource=NODES, before=before, after=count),)
+
+        counted = (_most(1, before - 1, self._takes_with(edits, takes)) for takes in self.rooms)
         return self._first(WayKind.FEWER_TASKS, (edits(count) for count in counted if count))
 
     def _takes_with(self, edits: Callable[[int], tuple[Edit, ...]], takes: Takes) -> Callable[[int], bool]:
