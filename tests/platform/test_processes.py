@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from gpuyard.platform.clock import monotonic_ms, wall_ms, wall_text
-from gpuyard.platform.processes import find_process, is_alive, start_in_background
+from gpuyard.platform.processes import find_process, is_alive, resident_bytes, start_in_background
 from tests.fakegpu.daemons import eventually
 
 NOBODY = 4_194_305
@@ -53,3 +53,15 @@ def test_the_clocks_run() -> None:
     assert wall_ms() > 1_700_000_000_000
     assert monotonic_ms() <= monotonic_ms()
     assert wall_text().endswith("Z")
+
+
+def test_one_in_the_background_has_the_variables_it_is_given_and_no_others(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    started = start_in_background(["/bin/sh", "-c", 'echo "$WORD-$HOME"'], log, {"WORD": "hello"})
+    assert eventually(lambda: started.exit_code() == 0, 10)
+    assert log.read_text() == "hello-\n"
+
+
+def test_what_a_process_holds_in_memory_can_be_asked() -> None:
+    assert resident_bytes(os.getpid()) > 1 << 20
+    assert resident_bytes(NOBODY) == 0

@@ -16,6 +16,11 @@ def monotonic_ms() -> int:
     return time.monotonic_ns() // 1_000_000
 
 
+def boot_ms() -> int:
+    """Milliseconds since the machine was started, also those it slept through: what leases are counted in."""
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
+
+
 def sleep_ms(duration_ms: int) -> None:
     time.sleep(duration_ms / 1000)
 
@@ -23,3 +28,8 @@ def sleep_ms(duration_ms: int) -> None:
 def wall_text() -> str:
     """The time as a log shows it."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def wall_micros_text() -> str:
+    """The time to the microsecond, as Kubernetes writes it."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

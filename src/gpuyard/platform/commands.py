@@ -6,7 +6,8 @@ Place in the flow: whoever needs a compiler or a tool of the machine asks here; 
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 import msgspec
 
@@ -35,3 +36,28 @@ def run(command: Sequence[str], *, timeout_s: float, env: Mapping[str, str] | No
     except OSError as error:
         return Finished(127, f"{command[0]}: {error.strerror}")
     return Finished(done.returncode, done.stdout.decode(errors="replace"))
+
+
+def follow(
+    command: Sequence[str], heard: Callable[[str], None], *, folder: Path, env: Mapping[str, str] | None = None
+) -> int:
+    """Run a program in a folder, however long it takes, and hear each line it says; the code it ends with."""
+    with subprocess.Popen(
+        command,
+        cwd=folder,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    ) as process:
+        assert process.stdout is not None
+        try:
+            for line in process.stdout:
+                heard(line.rstrip("\n"))
+        except BaseException:
+            # Nobody waits for it any more.
+            process.kill()
+            raise
+    return process.returncode

@@ -6,12 +6,18 @@ A process is known by its number and the moment it started, because numbers are 
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Final, NoReturn
 
 import msgspec
+
+END_S: Final = 2.0
+PRIVATE: Final = 0o600
+"""The mode of a log: what a process says is for its owner alone."""
 
 
 class ProcessIdentity(msgspec.Struct, frozen=True):
@@ -37,11 +43,16 @@ def find_process(pid: int) -> ProcessIdentity | None:
 
 def _program(pid: int) -> str:
     """The first word of its command line; empty for one that has none, as the kernel's own."""
+    return next(iter(command_line(pid)), "")
+
+
+def command_line(pid: int) -> tuple[str, ...]:
+    """The words it was started with; none for one that is gone, and for the kernel's own."""
     try:
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        text = Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
-        return ""
-    return words[0].decode("utf-8", "replace")
+        return ()
+    return tuple(word.decode("utf-8", "replace") for word in text.removesuffix(b"\0").split(b"\0"))
 
 
 def is_alive(process: ProcessIdentity) -> bool:
@@ -63,15 +74,121 @@ class Background(msgspec.Struct, frozen=True):
         return os.waitstatus_to_exitcode(status) if ended else None
 
 
-def start_in_background(command: Sequence[str], log: Path) -> Background:
+def start_in_background(command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None) -> Background:
     """Start a program in a session of its own, so that closing the terminal does not end it."""
+    variables = os.environ if environment is None else environment
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
     streams = [
         (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-        (os.POSIX_SPAWN_OPEN, 1, os.fspath(log), flags, 0o644),
+        (os.POSIX_SPAWN_OPEN, 1, os.fspath(log), flags, PRIVATE),
         (os.POSIX_SPAWN_DUP2, 1, 2),
     ]
-    return Background(os.posix_spawn(command[0], list(command), os.environ, file_actions=streams, setsid=True))
+    return Background(os.posix_spawn(command[0], list(command), variables, file_actions=streams, setsid=True))
+
+
+class Listener:
+    """A process of ours that hears what we tell it, and ends when we do."""
+
+    def __init__(self, command: Sequence[str], log: Path, environment: Mapping[str, str]) -> None:
+        with os.fdopen(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, PRIVATE), "ab") as file:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=file,
+                stderr=file,
+                env=dict(environment),
+                start_new_session=True,
+                bufsize=0,
+            )
+        assert self._process.stdin is not None
+        self._pipe = self._process.stdin
+        os.set_blocking(self._pipe.fileno(), False)
+
+    def tell(self, data: bytes) -> bool:
+        """False if it is gone, or hears nothing any more: then it is ended, and we need another one."""
+        try:
+            heard = self._pipe.write(data) == len(data)
+        except OSError:
+            heard = False
+        if not heard:
+            self.close()
+        return heard
+
+    def close(self) -> None:
+        """Let it end by itself; one that does not is killed."""
+        self._pipe.close()
+        try:
+            self._process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+def process_parents() -> dict[int, int]:
+    """Of every process the one that started it, or that took it over."""
+    found = {}
+    for entry in os.scandir("/proc"):
+        if entry.name.isdigit():
+            fields = _stat_fields(int(entry.name))
+            if fields:
+                found[int(entry.name)] = int(fields[1])
+    return found
+
+
+def descends_from(pid: int, ancestor: int, parents: Mapping[int, int]) -> bool:
+    """Whether it is that process or was started below it."""
+    for _ in range(len(parents)):
+        if pid == ancestor:
+            return True
+        pid = parents.get(pid, 0)
+    return False
+
+
+def _stat_fields(pid: int) -> list[str]:
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return []
+    return text[text.rindex(")") + 2 :].split()
+
+
+def marked_processes(mark: str) -> list[ProcessIdentity]:
+    """Those whose variables hold that text, of all we may look into."""
+    pattern = os.fsencode(mark)
+    numbers = (int(entry.name) for entry in os.scandir("/proc") if entry.name.isdigit())
+    found = (find_process(pid) for pid in numbers if pattern in _variables(pid))
+    return [process for process in found if process is not None]
+
+
+def resident_bytes(pid: int) -> int:
+    """The memory it holds now; none for one that is gone."""
+    try:
+        pages = int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1])
+    except (OSError, ValueError, IndexError):
+        return 0
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def _variables(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return b""
+
+
+def kill_process(process: ProcessIdentity) -> None:
+    """End exactly that one at once, not another that was given its number since."""
+    try:
+        handle = os.pidfd_open(process.pid)
+    except OSError:
+        return
+    try:
+        if is_alive(process):
+            signal.pidfd_send_signal(handle, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+    finally:
+        os.close(handle)
 
 
 def become(command: Sequence[str], environment: Mapping[str, str]) -> NoReturn:

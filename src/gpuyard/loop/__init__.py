@@ -1,0 +1,1 @@
+"""The production loop: observe, plan, verify, record, act; on any world."""

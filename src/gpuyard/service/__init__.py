@@ -1,0 +1,1 @@
+"""The manager as a daemon: REST, agents, sign-in, audit, metrics."""

@@ -1,0 +1,232 @@
+"""The agents' door: one gRPC stream per machine, with certificates on both sides.
+
+Place in the flow: agent ─Hello, Report, LogPiece, ReadParcel─▶ **agents** ─▶ manager ─Desired, ReadLog, ParcelPiece─▶
+**agents** ─▶ agent.
+An agent speaks for the machine its certificate names and for no other. Invariant: what is queued for an agent is
+bounded: of what should run only the newest word counts, and an agent that does not read is cut off.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any, Final, Protocol
+
+import grpc
+import msgspec
+
+from gpuyard import __version__
+from gpuyard.errors import ServiceError
+from gpuyard.service.certificates import Pair, fingerprint_of
+from gpuyard.wire.agents import (
+    MAX_MESSAGE_BYTES,
+    PROTOCOL,
+    SERVICE,
+    AgentMessage,
+    Desired,
+    Hello,
+    LogPiece,
+    ManagerMessage,
+    ParcelPiece,
+    ReadParcel,
+    Refused,
+    Report,
+    Welcome,
+    decode_agent,
+    encode,
+)
+from gpuyard.worlds.standalone.records import State
+
+MAX_QUEUED_LOGS: Final = 1_000
+STOP_S: Final = 1.0
+KEEPALIVE_MS: Final = 10_000
+
+
+class AgentsPort(Protocol):
+    """What the door asks of the manager."""
+
+    lease_ms: int
+
+    @property
+    def state(self) -> State: ...
+
+    @property
+    def ready(self) -> bool: ...
+
+    def agent_connected(self, hello: Hello, send: Any) -> None: ...  # noqa: ANN401 - the manager's own type
+
+    def agent_reported(self, node: str, report: Report) -> None: ...
+
+    def agent_gone(self, node: str, send: Any) -> None: ...  # noqa: ANN401
+
+    def log_piece(self, piece: LogPiece) -> None: ...
+
+    async def parcel_piece(self, node: str, asked: ReadParcel) -> ParcelPiece: ...
+
+
+class Outbox:
+    """What one agent is to be told: the newest word on what should run, and questions about logs."""
+
+    def __init__(self, fingerprint: str) -> None:
+        self.fingerprint = fingerprint
+        """Of the certificate this session was opened with."""
+        self._desired: Desired | None = None
+        self._others: list[ManagerMessage] = []
+        self._filled = asyncio.Event()
+        self.closed = False
+
+    def send(self, message: ManagerMessage) -> None:
+        if isinstance(message, Desired):
+            self._desired = message
+        elif len(self._others) < MAX_QUEUED_LOGS:
+            self._others.append(message)
+        self._filled.set()
+
+    def close(self) -> None:
+        self.closed = True
+        self._filled.set()
+
+    async def __aiter__(self) -> AsyncIterator[ManagerMessage]:
+        while not self.closed:
+            await self._filled.wait()
+            self._filled.clear()
+            desired, others = self._desired, self._others
+            self._desired, self._others = None, []
+            # First what should run: a question may be about what has only just been given to it.
+            for message in (*((desired,) if desired else ()), *others):
+                yield message
+
+
+class Door(grpc.GenericRpcHandler):
+    """Serves the one call of `wire.agents`."""
+
+    def __init__(self, manager: AgentsPort) -> None:
+        self._manager = manager
+        self._sessions: dict[str, Outbox] = {}
+
+    def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[bytes, ManagerMessage] | None:
+        if details.method != f"/{SERVICE}/Session":
+            return None
+        handler: grpc.RpcMethodHandler[bytes, ManagerMessage] = grpc.stream_stream_rpc_method_handler(
+            self._session, request_deserializer=None, response_serializer=encode
+        )
+        return handler
+
+    async def _session(self, messages: AsyncIterator[bytes], context: Any) -> AsyncIterator[ManagerMessage]:  # noqa: ANN401
+        node, refused = self._who(context)
+        hello = None if refused else await self._hello(messages, node)
+        if not isinstance(hello, Hello):
+            yield refused or hello or Refused("the first message must be a Hello", again=False)
+            return
+        outbox = self._replace(node, self._manager.state.nodes[node].fingerprint)
+        self._manager.agent_connected(hello, outbox.send)
+        reading = asyncio.create_task(self._read(messages, node, outbox))
+        try:
+            yield Welcome(self._manager.state.cluster, __version__, self._manager.lease_ms)
+            async for message in outbox:
+                yield message
+        finally:
+            reading.cancel()
+            self._manager.agent_gone(node, outbox.send)
+            if self._sessions.get(node) is outbox:
+                del self._sessions[node]
+
+    def _who(self, context: Any) -> tuple[str, Refused | None]:  # noqa: ANN401 - grpc has no types here
+        """The machine a certificate names, if it is the one we gave to it."""
+        known = context.auth_context()
+        name = (known.get("x509_common_name") or [b""])[0].decode("utf-8", "replace")
+        pem = (known.get("x509_pem_cert") or [b""])[0]
+        node = self._manager.state.nodes.get(name)
+        if not self._manager.ready:
+            return name, Refused("the manager is starting")
+        if node is None or not pem or fingerprint_of(pem) != node.fingerprint:
+            why = f'machine "{name}" was removed, or has joined again with another certificate'
+            return name, Refused(why, again=False)
+        return name, None
+
+    async def _hello(self, messages: AsyncIterator[bytes], node: str) -> Hello | Refused | None:
+        message = await self._next(messages)
+        if not isinstance(message, Hello):
+            return None
+        if message.node != node:
+            return Refused(f'the certificate is of machine "{node}", not of "{message.node}"', again=False)
+        if message.protocol != PROTOCOL:
+            what = f"the manager speaks protocol {PROTOCOL}, the agent {message.protocol}: bring both to one version"
+            return Refused(what, again=False)
+        return message
+
+    async def _next(self, messages: AsyncIterator[bytes]) -> AgentMessage | None:
+        async for data in messages:
+            try:
+                return decode_agent(data)
+            except msgspec.MsgspecError:
+                return None
+        return None
+
+    async def _read(self, messages: AsyncIterator[bytes], node: str, outbox: Outbox) -> None:
+        try:
+            while (message := await self._next(messages)) is not None and self._counts(node, outbox):
+                match message:
+                    case Report():
+                        self._manager.agent_reported(node, message)
+                    case LogPiece():
+                        self._manager.log_piece(message)
+                    case ReadParcel():
+                        outbox.send(await self._manager.parcel_piece(node, message))
+        finally:
+            outbox.close()
+
+    def _counts(self, node: str, outbox: Outbox) -> bool:
+        """Whether what was just read still speaks for the machine: it has no newer session and was not removed."""
+        known = self._manager.state.nodes.get(node)
+        return not outbox.closed and known is not None and known.fingerprint == outbox.fingerprint
+
+    def _replace(self, node: str, fingerprint: str) -> Outbox:
+        """A machine has one session: the newest."""
+        before = self._sessions.get(node)
+        if before is not None:
+            before.close()
+        self._sessions[node] = Outbox(fingerprint)
+        return self._sessions[node]
+
+    def close(self) -> None:
+        for outbox in self._sessions.values():
+            outbox.close()
+
+
+class AgentServer:
+    """Listens for agents."""
+
+    def __init__(self, manager: AgentsPort, server_pair: Pair, authority_pem: bytes) -> None:
+        self._door = Door(manager)
+        options = [
+            ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+            ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+            ("grpc.keepalive_time_ms", KEEPALIVE_MS),
+            ("grpc.keepalive_timeout_ms", KEEPALIVE_MS),
+            ("grpc.http2.min_recv_ping_interval_without_data_ms", KEEPALIVE_MS // 2),
+            ("grpc.so_reuseport", 0),
+        ]
+        self._server = grpc.aio.server(options=options)
+        self._server.add_generic_rpc_handlers((self._door,))
+        self._credentials = grpc.ssl_server_credentials(
+            [(server_pair.key, server_pair.certificate)], authority_pem, require_client_auth=True
+        )
+
+    async def start(self, address: str) -> int:
+        """The port it listens on."""
+        try:
+            port = self._server.add_secure_port(address, self._credentials)
+        except RuntimeError:
+            port = 0
+        if not port:
+            raise ServiceError(
+                f"agents cannot be listened for on {address}: the address is taken or not of this machine",
+                fix="choose another with --agents-listen HOST:PORT",
+            )
+        await self._server.start()
+        return int(port)
+
+    async def stop(self) -> None:
+        self._door.close()
+        await self._server.stop(STOP_S)

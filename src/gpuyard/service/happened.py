@@ -1,0 +1,86 @@
+"""Entries of the log as event objects, for one reader.
+
+Place in the flow: store and subscription ─Entry─▶ **happened** ─EventObject─▶ lists and streams. Invariant: what a
+reader may not see is left out before it is encoded, and two readers share bytes only if they may see the same.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from gpuyard.service.authorise import seen_teams
+from gpuyard.service.call import Call
+from gpuyard.service.moments import moment
+from gpuyard.service.redact import Veil
+from gpuyard.service.sentences import sentence
+from gpuyard.wire.access import Permission
+from gpuyard.wire.rest import EventObject
+from gpuyard.worlds.standalone.events import DECODER, Event, JobSubmitted, ScheduleSet
+from gpuyard.worlds.standalone.store.port import Entry
+
+_WITH_SECRETS: Final = frozenset({"job-submitted", "schedule-set"})
+"""Kinds of entries that hold a command and variables."""
+
+
+class Reader:
+    """What one caller may see of what happened."""
+
+    def __init__(self, call: Call, permission: Permission, object: str, kinds: frozenset[str]) -> None:
+        self._call = call
+        self._teams = seen_teams(call, permission)
+        self._object = object
+        self._kinds = kinds
+        self.veil = Veil(call.state, call.caller)
+
+    @property
+    def teams(self) -> tuple[str, ...] | None:
+        return None if self._teams is None else tuple(sorted(self._teams))
+
+    def wants(self, entry: Entry) -> bool:
+        """Whether it is asked for, and for this reader. What is found only by a hidden job is not found."""
+        if self._teams is not None and entry.team not in self._teams:
+            return False
+        if self._kinds and entry.kind not in self._kinds:
+            return False
+        return not self._object or self._object in self.veil.objects(entry.objects)
+
+    def told(self, entry: Entry) -> EventObject | None:
+        event = self.veil.event(_decoded(entry))
+        return None if event is None else _object(entry, event, self.veil.objects(entry.objects))
+
+    def key(self, entry: Entry) -> tuple[object, ...]:
+        """Equal for all readers who see an entry alike."""
+        hidden = tuple(one for one in entry.objects if one.startswith("job/") and not self.veil.sees(one[4:]))
+        if entry.kind not in _WITH_SECRETS:
+            return (entry.seq, hidden)
+        team, owner = _owned(_decoded(entry))
+        return (entry.seq, hidden, self._call.caller.may(Permission.SEE_SECRETS, team=team, owner=owner))
+
+
+def _owned(event: Event) -> tuple[str, str]:
+    """Whose secrets an event holds: the team's, and the user's."""
+    match event:
+        case JobSubmitted(job):
+            return job.team, job.user
+        case ScheduleSet():
+            return event.submission.form.queue, event.submission.user
+    return "", ""
+
+
+def _decoded(entry: Entry) -> Event:
+    return DECODER.decode(entry.body)
+
+
+def _object(entry: Entry, event: Event, objects: tuple[str, ...]) -> EventObject:
+    return EventObject(
+        revision=entry.seq,
+        at=moment(entry.at_ms),
+        kind=entry.kind,
+        actor=entry.actor,
+        team=entry.team,
+        objects=objects,
+        text=sentence(event),
+        data=msgspec.Raw(msgspec.json.encode(event)),
+    )

@@ -1,0 +1,59 @@
+"""Every bound of the REST side, in one place: what a request may be, and how many there may be at once."""
+
+from __future__ import annotations
+
+from typing import Final
+
+MAX_BODY_BYTES: Final = 1 << 20
+MAX_FILE_BYTES: Final = 16 << 20
+"""Of job, teams and change files."""
+MAX_QUERY_BYTES: Final = 8 << 10
+MAX_PATH_BYTES: Final = 2 << 10
+MAX_HEADER_BYTES: Final = 32 << 10
+"""All header fields together."""
+MAX_HEAD_BYTES: Final = 64 << 10
+"""Request line and header fields, as they come in."""
+HEAD_SECONDS: Final = 15.0
+"""Within which they must be there."""
+MAX_KEY_LENGTH: Final = 255
+"""Of an Idempotency-Key."""
+BODY_SECONDS: Final = 30.0
+"""Within which a body must arrive."""
+
+MAX_PAGE: Final = 1_000
+MAX_CURSOR_LENGTH: Final = 512
+MAX_USAGE_ROWS: Final = 10_000
+MAX_CAUSES: Final = 20
+"""Of waste, per row of use; the greatest."""
+
+MAX_IN_FLIGHT: Final = 512
+"""Requests at once, streams aside."""
+MAX_WATCHERS: Final = 1_000
+"""Streams of events and followed logs, together."""
+MAX_WATCHERS_PER_TOKEN: Final = 500
+MAX_THINKING: Final = 4
+"""Questions to the scheduler at once: explain, plan, what-if, dry runs."""
+MAX_THINKING_QUEUED: Final = 64
+HEARTBEAT_SECONDS: Final = 15.0
+SEND_SECONDS: Final = 30.0
+"""Within which a reader must take what it is sent."""
+MAX_ENCODED_EVENTS: Final = 4_096
+"""Events that are kept encoded for all their watchers."""
+
+MAX_LOG_BYTES: Final = 64 << 20
+"""Of a log that is not followed, in one answer."""
+LOG_WAIT_MS: Final = 10_000
+
+MAX_FAILURES: Final = 30
+"""Wrong credentials from one address per window; after that it is told to wait."""
+FAILURE_WINDOW_MS: Final = 60_000
+MAX_ADDRESSES: Final = 10_000
+MAX_AUTHORIZATION_LENGTH: Final = 512
+
+MIN_TOKEN_MS: Final = 60_000
+MAX_TOKEN_MS: Final = 400 * 24 * 3600 * 1000
+MAX_JOIN_TOKEN_MS: Final = 24 * 3600 * 1000
+MAX_TOKEN_NAME: Final = 253
+MAX_LABEL_LENGTH: Final = 253
+MAX_NAME_LENGTH: Final = 200
+"""Of users and teams: entries of the log are found by them."""

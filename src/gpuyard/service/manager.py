@@ -1,0 +1,513 @@
+"""The manager in real time: one event loop around the core, a thread that writes, a thread that plans.
+
+Place in the flow: REST and agents ─▶ **manager** ─▶ core ─Batch─▶ store (durable) ─▶ answers, agents, watchers.
+The core is touched by the event loop's thread alone; planning and questions run in a thread of their own while the
+ledger stands still (`_books`). Invariant: nobody is answered, and no machine told, before the log has it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, TypeVar
+
+from gpuyard.errors import RefusedError, ServiceError, StoreError, StoreGoneError
+from gpuyard.model.difference import Difference
+from gpuyard.model.explanation import Explanation, Forecast, QueueStanding
+from gpuyard.model.plan import Plan
+from gpuyard.model.reasons import Reason
+from gpuyard.model.snapshot import Change, Snapshot
+from gpuyard.platform.clock import monotonic_ms, wall_ms
+from gpuyard.policies.policy import DEFAULT, Policy
+from gpuyard.service.core import Batch, Clock, Core
+from gpuyard.service.port import Done, ParcelSource
+from gpuyard.service.questions import Questions
+from gpuyard.service.stats import Stats
+from gpuyard.wire.access import Caller
+from gpuyard.wire.agents import (
+    DEFAULT_LEASE_MS,
+    PARCEL_PIECE_BYTES,
+    AttemptId,
+    Desired,
+    Hello,
+    LogPiece,
+    ParcelPiece,
+    ReadLog,
+    ReadParcel,
+    Report,
+)
+from gpuyard.worlds.standalone.events import Event, Noted, ScheduleSkipped, TasksStopped
+from gpuyard.worlds.standalone.intents import Intent, RunSchedule, Submission, Submit
+from gpuyard.worlds.standalone.journal import is_written, load
+from gpuyard.worlds.standalone.meter import counted_up_to
+from gpuyard.worlds.standalone.records import State, jobs_on
+from gpuyard.worlds.standalone.retention import oldest_kept
+from gpuyard.worlds.standalone.store.port import DailySum, Entry, Store, StoredSnapshot
+from gpuyard.worlds.standalone.submitting import submitted_before
+
+TICK_MS: Final = 1_000
+REPLAN_MS: Final = 5_000
+"""Where somebody waits a cycle is due after so long even if nothing has changed: limits and delays run out."""
+LONG_CYCLE_MS: Final = 10
+LONGEST_PAUSE_MS: Final = 250
+REOPEN_MS: Final = 1_000
+MAX_REOPEN_MS: Final = 60_000
+"""A database that is away for longer ends the manager: somebody must look at it."""
+KEPT_FOR_WATCHERS: Final = 20_000
+"""Entries kept in memory for those who watch; who is further behind reads the log."""
+MAX_BEHIND: Final = 10_000
+"""A watcher that is so many entries behind is cut off; it may come back with its last one."""
+PRUNE_EVERY_MS: Final = 3_600_000
+
+Result = TypeVar("Result")
+Send = Callable[[Desired | ReadLog], None]
+
+
+class Watching:
+    """What happens from some entry on, for one reader."""
+
+    def __init__(self, manager: Manager, after_seq: int) -> None:
+        self.last_seq = after_seq
+        self._manager = manager
+        self._closed = False
+
+    async def __aiter__(self) -> AsyncIterator[Entry]:
+        while not self._closed:
+            entries = await self._manager.entries_after(self.last_seq)
+            if entries is None:
+                return
+            for entry in entries:
+                self.last_seq = entry.seq
+                yield entry
+
+    def close(self) -> None:
+        self._closed = True
+
+
+class Manager:
+    """The running manager. `start` first, `stop` last."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        policy: Policy = DEFAULT,
+        lease_ms: int = DEFAULT_LEASE_MS,
+        clock: Clock = Clock(wall_ms, monotonic_ms),  # noqa: B008 - a frozen value
+    ) -> None:
+        self.store = store
+        self.clock = clock
+        self.policy = policy
+        self.lease_ms = lease_ms
+        self.stats = Stats()
+        self.ready = False
+        self.parcels: ParcelSource | None = None
+        self.failed: asyncio.Future[None] | None = None
+        self._writing = ThreadPoolExecutor(1, "gpuyard-store")
+        self._thinking = ThreadPoolExecutor(1, "gpuyard-plan")
+        self._books = asyncio.Lock()
+        self._dirty = asyncio.Event()
+        self._due = asyncio.Event()
+        self._advanced: asyncio.Future[None] | None = None
+        self._recent: deque[Entry] = deque(maxlen=KEPT_FOR_WATCHERS)
+        self._senders: dict[str, Send] = {}
+        self._log_requests: dict[int, asyncio.Future[LogPiece]] = {}
+        self._next_request = 1
+        self._tasks: list[asyncio.Task[None]] = []
+        self._last_prune_ms = 0
+        self._standings: tuple[QueueStanding, ...] = ()
+
+    @property
+    def state(self) -> State:
+        return self.core.state
+
+    @property
+    def now_ms(self) -> Callable[[], int]:
+        return self.clock.wall_ms
+
+    @property
+    def database(self) -> str:
+        return self.store.description
+
+    # ---------------------------------------------------------------------------------------------------- start, stop
+
+    async def start(self) -> None:
+        """Open the store, load the state, and begin to plan."""
+        loop = asyncio.get_running_loop()
+        await self._in(self._writing, self.store.open)
+        journal = await self._in(self._writing, lambda: load(self.store))
+        self.core = Core(journal, self.clock, self.policy, self.lease_ms)
+        self.questions = Questions(self.core.loop, self.state)
+        journal.listeners.append(self._count)
+        self.failed = loop.create_future()
+        self._advanced = loop.create_future()
+        self.stats.started_at_ms = self.clock.wall_ms()
+        self._tasks = [asyncio.create_task(self._guard(part)) for part in (self._write, self._plan, self._tick)]
+        self.ready = True
+        self._changed()
+
+    async def stop(self) -> None:
+        """Write what is pending and let go of the store."""
+        self.ready = False
+        if self._tasks:
+            while self.core.journal.pending and not (self.failed and self.failed.done()):
+                self._dirty.set()
+                await asyncio.sleep(0.005)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._wake_waiting()
+        await self._in(self._writing, self.store.close)
+        for pool in (self._writing, self._thinking):
+            pool.shutdown()
+
+    async def _guard(self, part: Callable[[], Awaitable[None]]) -> None:
+        """What ends a part of the manager ends the manager: half of one is worse than none."""
+        try:
+            await part()
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            self.ready = False
+            if self.failed is not None and not self.failed.done():
+                self.failed.set_exception(error)
+            self._wake_waiting()
+
+    def _wake_waiting(self) -> None:
+        """Whoever waits for the log learns that it goes no further."""
+        if self._advanced is not None and not self._advanced.done():
+            self._advanced.set_result(None)
+
+    async def _in(self, pool: ThreadPoolExecutor, work: Callable[[], Result]) -> Result:
+        return await asyncio.get_running_loop().run_in_executor(pool, work)
+
+    # ------------------------------------------------------------------------------------------------------- writing
+
+    async def _write(self) -> None:
+        while True:
+            await self._dirty.wait()
+            self._dirty.clear()
+            batch = self.core.take()
+            if batch.entries:
+                began = monotonic_ms()
+                await self._append(batch)
+                self.stats.journal_times.add(monotonic_ms() - began)
+            self._publish(batch)
+            await self._keep_snapshot(batch.snapshot)
+
+    async def _append(self, batch: Batch) -> None:
+        """Write, and where the database goes away, find it again and learn whether it was written."""
+        entries = list(batch.entries)
+        until_ms = monotonic_ms() + MAX_REOPEN_MS
+        while True:
+            try:
+                return await self._in(self._writing, lambda: self.store.append(entries))
+            except StoreGoneError as gone:
+                if await self._written(entries, until_ms, gone):
+                    return None
+
+    async def _written(self, entries: list[Entry], until_ms: int, gone: StoreGoneError) -> bool:
+        """Reopen the store; whether it has these entries already."""
+        while monotonic_ms() < until_ms:
+            await asyncio.sleep(REOPEN_MS / 1000)
+            try:
+                await self._in(self._writing, self.store.open)
+                last = await self._in(self._writing, self.store.last_seq)
+            except StoreError:
+                continue
+            return is_written(entries, last)
+        raise gone
+
+    async def _keep_snapshot(self, snapshot: StoredSnapshot | None) -> None:
+        if snapshot is not None:
+            await self._keep(lambda: self.store.save_snapshot(snapshot))
+
+    async def _keep(self, write: Callable[[], object]) -> bool:
+        """Write what can wait. Where the database is away it does: the next append finds it again."""
+        try:
+            await self._in(self._writing, write)
+        except StoreGoneError:
+            return False
+        return True
+
+    def _publish(self, batch: Batch) -> None:
+        self.core.journal.durable_seq = batch.seq
+        self._recent.extend(batch.entries)
+        self.stats.journal_waiting = len(self.core.journal.pending)
+        for node, message in batch.messages.items():
+            send = self._senders.get(node)
+            if send is not None:
+                send(message)
+        if batch.entries and self._advanced is not None:
+            advanced, self._advanced = self._advanced, asyncio.get_running_loop().create_future()
+            advanced.set_result(None)
+
+    def _changed(self) -> None:
+        """The core was touched: there may be something to write, and something to plan."""
+        self._dirty.set()
+        if self.core.world.changed:
+            self._due.set()
+
+    async def _durable(self, seq: int) -> None:
+        while self.core.journal.durable_seq < seq:
+            assert self._advanced is not None
+            if not self.ready:
+                raise ServiceError("the manager is stopping; whether this was recorded is not known", fix="ask again")
+            await asyncio.shield(self._advanced)
+
+    # ------------------------------------------------------------------------------------------------------ planning
+
+    async def _plan(self) -> None:
+        self._due.set()
+        while True:
+            waits = bool(self.core.loop.why_waiting)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._due.wait(), REPLAN_MS / 1000 if waits else None)
+            self._due.clear()
+            async with self._books:
+                began = monotonic_ms()
+                self.core.loop.follow()
+                decided = await self._in(self._thinking, self.core.loop.plan)
+                self.core.loop.carry_out(decided)
+                took_ms = monotonic_ms() - began
+                self.stats.cycle_done(took_ms)
+            self._changed()
+            if took_ms >= LONG_CYCLE_MS:
+                # Half of the time is left to those who ask: in a flood more is taken together, by fewer cycles.
+                await asyncio.sleep(min(took_ms, LONGEST_PAUSE_MS) / 1000)
+
+    async def _ask(self, question: Callable[[], Result]) -> Result:
+        """Ask the core while nobody changes its books."""
+        async with self._books:
+            self.core.loop.follow()
+            return await self._in(self._thinking, question)
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_MS / 1000)
+            self.core.tick()
+            await self._close_days()
+            await self._prune()
+            self._changed()
+
+    async def _close_days(self) -> None:
+        sums = self.core.closing_sums()
+        if sums and await self._keep(lambda: self.store.add_sums(sums)):
+            self.core.close_days(sums)
+
+    async def _prune(self) -> None:
+        now_ms = monotonic_ms()
+        if now_ms - self._last_prune_ms < PRUNE_EVERY_MS:
+            return
+        self._last_prune_ms = now_ms
+        await self._keep(self._prune_store)
+
+    def _prune_store(self) -> None:
+        oldest = min((one.seq for one in self.store.snapshots()), default=0)
+        self.store.prune(oldest_kept(self.clock.wall_ms()), oldest)
+
+    def _count(self, event: Event, _: Entry) -> None:
+        if isinstance(event, ScheduleSkipped):
+            self.stats.skipped[event.why] = self.stats.skipped.get(event.why, 0) + event.count
+        if isinstance(event, TasksStopped) and event.cycle:
+            for one in event.tasks:
+                self.stats.evicted(str(one.why.token) if one.why else "", 1)
+
+    # -------------------------------------------------------------------------------------------------------- intents
+
+    async def do(self, intent: Intent, caller: Caller) -> Done:
+        if isinstance(intent, Submit | RunSchedule):
+            before = submitted_before(self.state, intent.key, intent.fingerprint)
+            if before is not None:
+                await self._durable(self.state.seq)
+                return Done(self.state.seq, before)
+        first = self.state.seq
+        seq = self.core.do(intent, caller.user)
+        jobs = self._touched(first)
+        self._changed()
+        await self._durable(seq)
+        return Done(seq, jobs)
+
+    def _touched(self, after_seq: int) -> tuple[str, ...]:
+        objects = [name for entry in self.core.journal.pending if entry.seq > after_seq for name in entry.objects]
+        return tuple(dict.fromkeys(name.removeprefix("job/") for name in objects if name.startswith("job/")))
+
+    async def record(self, events: Sequence[Event], actor: str = "") -> int:
+        """Enter facts that are no intents, such as the founding of the cluster."""
+        seq = self.core.journal.record(events, self.clock.wall_ms(), actor)
+        self._changed()
+        await self._durable(seq)
+        return seq
+
+    async def note(self, about: str, what: str, team: str, caller: Caller) -> None:
+        await self.record([Noted(about, what, team)], caller.user)
+
+    async def dry_run(self, intent: Intent, caller: Caller) -> Difference:
+        changes = self.questions.changes_of(intent, self.clock.wall_ms())
+        return await self._ask(lambda: self.questions.what_if(changes))
+
+    # ------------------------------------------------------------------------------------------------------ questions
+
+    async def explain(self, job: str) -> Explanation:
+        return await self._ask(lambda: self.questions.explain(job))
+
+    async def plan_with(self, submission: Submission) -> tuple[Plan, Snapshot]:
+        return await self._ask(lambda: self.questions.plan_with(submission))
+
+    async def never(self, submission: Submission) -> tuple[Reason, ...]:
+        return self.questions.never(submission)
+
+    async def what_if(self, changes: tuple[Change, ...]) -> Difference:
+        return await self._ask(lambda: self.questions.what_if(changes))
+
+    async def forecasts(self, jobs: Sequence[str]) -> dict[str, Forecast]:
+        return await self._ask(lambda: self.questions.forecasts(jobs))
+
+    def waiting_reasons(self, job: str) -> tuple[Reason, ...]:
+        return self.core.loop.why_waiting.get(job, ())
+
+    def gpu_use(self) -> dict[tuple[str, int], int]:
+        return {task: percent for contact in self.core.hub.contacts.values() for task, percent in contact.use.items()}
+
+    def snapshot(self) -> Snapshot:
+        return self.core.loop.ledger.snapshot()
+
+    def standing(self) -> tuple[QueueStanding, ...]:
+        """As of now, or where a plan is just being made, as of the one before."""
+        if not self._books.locked():
+            self._standings = self.questions.standings()
+        return self._standings
+
+    async def standing_now(self) -> tuple[QueueStanding, ...]:
+        return await self._ask(self.questions.standings)
+
+    # -------------------------------------------------------------------------------------------------------- history
+
+    async def history(
+        self,
+        *,
+        object: str = "",
+        kinds: Sequence[str] = (),
+        actor: str = "",
+        teams: Sequence[str] | None = None,
+        since_ms: int = 0,
+        until_ms: int | None = None,
+        before_seq: int | None = None,
+        limit: int = 100,
+    ) -> list[Entry]:
+        return await self._in(
+            self._writing,
+            lambda: self.store.history(
+                object=object,
+                kinds=kinds,
+                actor=actor,
+                teams=teams,
+                since_ms=since_ms,
+                until_ms=until_ms,
+                before_seq=before_seq,
+                limit=limit,
+            ),
+        )
+
+    async def sums(self, since_day: str, until_day: str) -> list[DailySum]:
+        kept = await self._in(self._writing, lambda: self.store.sums(since_day, until_day))
+        running = [
+            DailySum(day, *key, amount)
+            for day, sums in counted_up_to(self.state, self.clock.wall_ms()).open_days.items()
+            if since_day <= day <= until_day
+            for key, amount in sums.items()
+        ]
+        return [*kept, *running]
+
+    def subscribe(self, after_seq: int | None) -> Watching:
+        return Watching(self, self.core.journal.durable_seq if after_seq is None else after_seq)
+
+    async def entries_after(self, seq: int) -> list[Entry] | None:
+        """Durable entries after that one, as soon as there are some; None where the manager stops."""
+        while self.core.journal.durable_seq <= seq:
+            if not self.ready or self._advanced is None:
+                return None
+            await asyncio.shield(self._advanced)
+        if self._recent and self._recent[0].seq <= seq + 1:
+            back = self._recent[-1].seq - seq
+            size = len(self._recent)
+            return [self._recent[index] for index in range(max(size - back, 0), min(size - back + MAX_BEHIND, size))]
+        return await self._in(self._writing, lambda: self.store.read(seq, MAX_BEHIND)) or None
+
+    # --------------------------------------------------------------------------------------------------------- agents
+
+    def agent_connected(self, hello: Hello, send: Send) -> None:
+        """An agent speaks for its machine; what it is told goes through `send`."""
+        self._senders[hello.node] = send
+        self.stats.agents = len(self._senders)
+        self.core.hello(hello)
+        self._changed()
+
+    def hears(self, node: str) -> bool:
+        """Whether the stream of that machine's agent is open."""
+        return node in self._senders
+
+    def heard_at_ms(self, node: str) -> int:
+        """By the wall clock; after a restart, the moment of that."""
+        contact = self.core.hub.contacts.get(node)
+        return wall_ms() - (monotonic_ms() - contact.heard_ms if contact else 0)
+
+    def agent_reported(self, node: str, report: Report) -> None:
+        self.core.report(node, report)
+        self._changed()
+
+    def agent_gone(self, node: str, send: Send) -> None:
+        if self._senders.get(node) is send:
+            del self._senders[node]
+            self.stats.agents = len(self._senders)
+            self.core.hub.gone(node)
+
+    async def read_log(self, id: AttemptId, offset: int, limit: int, wait_ms: int) -> LogPiece:
+        """A part of a log, from the machine that has it."""
+        record = self.state.jobs.get(id.job)
+        node = self.node_of_attempt(id)
+        send = self._senders.get(node) if record is not None else None
+        if send is None:
+            raise RefusedError(
+                "MachineAway",
+                f"the machine that has this log is not connected{f': {node}' if node else ''}",
+                fix="later",
+            )
+        request, self._next_request = self._next_request, self._next_request + 1
+        answer: asyncio.Future[LogPiece] = asyncio.get_running_loop().create_future()
+        self._log_requests[request] = answer
+        try:
+            send(ReadLog(request, id, offset, limit, wait_ms))
+            return await asyncio.wait_for(answer, wait_ms / 1000 + 30)
+        except TimeoutError:
+            raise RefusedError("MachineAway", f'machine "{node}" does not answer', fix="later") from None
+        finally:
+            del self._log_requests[request]
+
+    def log_piece(self, piece: LogPiece) -> None:
+        answer = self._log_requests.get(piece.request)
+        if answer is not None and not answer.done():
+            answer.set_result(piece)
+
+    async def parcel_piece(self, node: str, asked: ReadParcel) -> ParcelPiece:
+        """A part of what a job brings along; only for a machine that was given such a job."""
+        if not any(job.work.parcel == asked.digest for job in jobs_on(self.state, node)):
+            return ParcelPiece(asked.digest, problem="no job on this machine brings it along")
+        try:
+            data = await self.parcels(asked.digest) if self.parcels is not None else None
+        except StoreError as error:
+            return ParcelPiece(asked.digest, problem=f"the manager cannot read it: {error.what}")
+        if data is None:
+            return ParcelPiece(asked.digest, problem="the manager does not have it any more")
+        piece = data[asked.offset : asked.offset + PARCEL_PIECE_BYTES]
+        return ParcelPiece(asked.digest, asked.offset, piece, len(data))
+
+    def node_of_attempt(self, id: AttemptId) -> str:
+        """The machine an attempt is or was on."""
+        record = self.state.jobs.get(id.job)
+        if record is None or not 0 <= id.task < len(record.tasks):
+            return ""
+        return next((node for attempt, node in record.tasks[id.task].ran_on if attempt == id.attempt), "")

@@ -1,0 +1,66 @@
+"""HTTP as uvicorn speaks it, with bounds on the head of a request: the part that is read before anybody is known.
+
+Place in the flow: socket ─bytes─▶ **protocol** ─▶ app. The application bounds bodies; what comes before it can only be
+bounded here. Invariant: a connection holds at most MAX_HEAD_BYTES and one read of a head, for at most HEAD_SECONDS.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from gpuyard.service.limits import HEAD_SECONDS, MAX_HEAD_BYTES
+
+_TOO_LARGE: Final = b"431 Request Header Fields Too Large"
+_TOO_SLOW: Final = b"408 Request Timeout"
+
+
+class BoundedHttp(HttpToolsProtocol):
+    """One connection."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:  # noqa: ANN401 - uvicorn's own
+        super().__init__(*arguments, **named)
+        self._in_head = True
+        self._head_bytes = 0
+        self._waiting: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._wait()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._done_waiting()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        self._head_bytes += len(data)
+        super().data_received(data)
+        # One read may hold a head and much of its body, so it is judged by whether the head is still not over.
+        if self._in_head and self._head_bytes > MAX_HEAD_BYTES:
+            self._refuse(_TOO_LARGE)
+
+    def on_message_begin(self) -> None:
+        self._in_head, self._head_bytes = True, 0
+        if self._waiting is None:
+            self._wait()
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        self._done_waiting()
+        super().on_headers_complete()
+
+    def _wait(self) -> None:
+        self._waiting = self.loop.call_later(HEAD_SECONDS, self._refuse, _TOO_SLOW)
+
+    def _done_waiting(self) -> None:
+        if self._waiting is not None:
+            self._waiting.cancel()
+            self._waiting = None
+
+    def _refuse(self, status: bytes) -> None:
+        if not self.transport.is_closing():
+            self.transport.write(b"HTTP/1.1 " + status + b"\r\nconnection: close\r\ncontent-length: 0\r\n\r\n")
+            self.transport.close()

@@ -1,0 +1,157 @@
+"""What can be asked of the core without changing anything: explain, plan, what-if, never, forecasts.
+
+Place in the flow: REST ─question─▶ **questions** ─kept ledger─▶ answer. Pure but for small caches; the caller sees to
+it that the ledger stands still meanwhile.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Final
+
+from msgspec.structs import replace
+
+from gpuyard.loop.loop import Loop
+from gpuyard.model.difference import Difference
+from gpuyard.model.explanation import Explanation, Forecast, QueueStanding, Standing
+from gpuyard.model.jobs import Job
+from gpuyard.model.plan import Plan
+from gpuyard.model.reasons import Reason
+from gpuyard.model.snapshot import Change, JobSeen, Snapshot, TimePassed
+from gpuyard.scheduler.cycle import plan
+from gpuyard.scheduler.explain import explain_on, standings
+from gpuyard.scheduler.forecast import forecast
+from gpuyard.scheduler.ledger import Ledger
+from gpuyard.scheduler.what_if import what_if_on
+from gpuyard.worlds.standalone.consequences import state_of
+from gpuyard.worlds.standalone.decide import decide
+from gpuyard.worlds.standalone.intents import Intent, Submission
+from gpuyard.worlds.standalone.journal import Journal
+from gpuyard.worlds.standalone.lifecycle import OVER, JobState
+from gpuyard.worlds.standalone.records import JobRecord, State
+from gpuyard.worlds.standalone.snapshot import MACHINES, node_seen_as
+from gpuyard.worlds.standalone.world import Standalone
+
+MAX_FORECAST_JOBS: Final = 500
+"""With more jobs waiting, lists leave the estimated start out; `explain` still gives it."""
+
+MAX_REMEMBERED: Final = 1_000
+"""Kinds of jobs of which it is known whether they can ever run."""
+
+CANDIDATE: Final = "new"
+"""The id of a job that is only asked about."""
+
+
+class Questions:
+    """Answers on the kept ledger of a loop."""
+
+    def __init__(self, loop: Loop, state: State) -> None:
+        self.loop = loop
+        self.state = state
+        self._empty: tuple[object, Ledger] | None = None
+        self._never: dict[Job, tuple[Reason, ...]] = {}
+        self._forecasts: tuple[int, dict[str, Forecast]] = (-1, {})
+
+    def explain(self, job: str) -> Explanation:
+        if job not in self.loop.ledger.jobs:
+            # It was over before its turn to be explained came.
+            record = self.state.jobs.get(job)
+            return Explanation(job, record.team if record else "", Standing.FINISHED)
+        return _as_its_owner_knows_it(self.state, explain_on(self.loop.ledger, job, self.loop.policy))
+
+    def standings(self) -> tuple[QueueStanding, ...]:
+        return standings(self.loop.ledger, self.loop.policy)
+
+    def plan_with(self, submission: Submission) -> tuple[Plan, Snapshot]:
+        """The next plan with this job in it, and what it was made from."""
+        ledger = self.loop.ledger.fork()
+        ledger.apply([JobSeen(candidate(submission, ledger.now_ms))])
+        return plan(ledger, self.loop.policy), ledger.snapshot()
+
+    def never(self, submission: Submission) -> tuple[Reason, ...]:
+        """What would keep the job from starting even if the cluster were empty; nothing where it could."""
+        empty = self._empty_cluster()
+        if empty is None:
+            return ()
+        known = self._never.get(submission.form)
+        if known is None:
+            ledger = empty.fork()
+            ledger.apply([JobSeen(candidate(submission, ledger.now_ms))])
+            reasons = plan(ledger, self.loop.policy).reasons_for(CANDIDATE)
+            known = tuple(reason for reason in reasons if reason.never)
+            self._remember(submission.form, known)
+        return known
+
+    def _remember(self, form: Job, never: tuple[Reason, ...]) -> None:
+        """Most jobs are like many before them."""
+        if len(self._never) >= MAX_REMEMBERED:
+            self._never.clear()
+        self._never[form] = never
+
+    def _empty_cluster(self) -> Ledger | None:
+        """The cluster with everybody up and nobody there; None while no machine has ever been seen."""
+        nodes = tuple(
+            replace(node_seen_as(node), ready=True, cordoned=False) for node in self.state.nodes.values() if node.seen
+        )
+        if not nodes:
+            return None
+        key = (nodes, self.state.queues)
+        if self._empty is None or self._empty[0] != key:
+            self._never.clear()
+            self._empty = (key, Ledger.of(Snapshot(nodes, self.state.queues, topologies=(MACHINES,))))
+        return self._empty[1]
+
+    def what_if(self, changes: tuple[Change, ...]) -> Difference:
+        return what_if_on(self.loop.ledger, changes, self.loop.policy)
+
+    def changes_of(self, intent: Intent, now_ms: int) -> tuple[Change, ...]:
+        """What an intent would change for the scheduler; refused as it would be."""
+        scratch = Journal(_copy(self.state))
+        world = Standalone(scratch, lambda: now_ms)
+        scratch.record(decide(scratch.state, intent, now_ms), now_ms)
+        return tuple(change for change in world.observe() if not isinstance(change, TimePassed))
+
+    def forecasts(self, jobs: Sequence[str]) -> dict[str, Forecast]:
+        """When these are thought to start; empty where too many wait."""
+        if len(self.loop.why_waiting) > MAX_FORECAST_JOBS:
+            return {}
+        if self._forecasts[0] != self.state.seq:
+            self._forecasts = (self.state.seq, forecast(self.loop.ledger, self.loop.policy))
+        known = self._forecasts[1]
+        return {job: known[job] for job in jobs if job in known}
+
+
+def _as_its_owner_knows_it(state: State, found: Explanation) -> Explanation:
+    """The scheduler sees who holds a place and who may have one; the record knows what is up, and why it waits."""
+    record = state.jobs.get(found.job)
+    if record is None:
+        return found
+    if record.state is JobState.STARTING and found.standing is Standing.RUNNING:
+        return replace(found, standing=Standing.PLACED)
+    if record.state is JobState.BLOCKED and found.standing is Standing.GATED:
+        return replace(found, standing=Standing.BLOCKED, at_once=_at_once(state, record))
+    return found
+
+
+def _at_once(state: State, record: JobRecord) -> int:
+    """How many elements of its array run at once, for one that waits for nothing else."""
+    array = state.arrays.get(record.array) if record.array else None
+    waits = any(state_of(state, id) not in OVER for id in (*record.after, *record.afterok))
+    return array.array.at_once if array is not None and not waits else 0
+
+
+def candidate(submission: Submission, now_ms: int) -> Job:
+    form = submission.form
+    tasks = tuple(replace(task, id=f"{CANDIDATE}/{index}") for index, task in enumerate(form.tasks))
+    return replace(form, id=CANDIDATE, tasks=tasks, submitted_at_ms=now_ms)
+
+
+def _copy(state: State) -> State:
+    """A state that can be changed apart: its records are values and are shared."""
+    scratch = copy.copy(state)
+    for name in ("jobs", "arrays", "nodes", "teams", "users", "tokens", "receipts", "schedules"):
+        setattr(scratch, name, dict(getattr(state, name)))
+    for name in ("dependents", "placed", "finished", "moves", "meter"):
+        setattr(scratch, name, copy.deepcopy(getattr(state, name)))
+    return scratch

@@ -1,0 +1,1 @@
+"""What travels between the programs of gpuyard, as values: nothing here sends or receives."""

@@ -1,0 +1,1 @@
+"""A cluster of our own agents, whose state is an append-only log in a SQL database."""

@@ -1,0 +1,177 @@
+"""The log as the manager writes it: events are entered in the state at once, and are durable a moment later.
+
+Place in the flow: decide, planning, reports ─events─▶ **journal** ─entries─▶ store. Nobody outside is told of anything
+before it is durable: answers, agents and watchers wait for `durable_seq`. Invariant: the state is the fold of all
+entries, written and pending.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+import msgspec
+
+from gpuyard.errors import StoreConflictError, StoreError
+from gpuyard.worlds.standalone.consequences import follow_ups
+from gpuyard.worlds.standalone.events import (
+    DECODER,
+    Event,
+    JobSubmitted,
+    Noted,
+    Restored,
+    ScheduleRan,
+    TasksPlaced,
+    TasksPromised,
+    TasksStopped,
+    kind_of,
+)
+from gpuyard.worlds.standalone.fold import fold
+from gpuyard.worlds.standalone.records import State
+from gpuyard.worlds.standalone.store.port import Entry, Store, StoredSnapshot
+
+SNAPSHOT_EVERY: Final = 5_000
+"""Entries between two snapshots: a restart replays no more than about twice as many."""
+READ_AT_ONCE: Final = 5_000
+
+_STATE: Final[msgspec.msgpack.Decoder[State]] = msgspec.msgpack.Decoder(State)
+
+Listener = Callable[[Event, Entry], None]
+
+
+def restored(seq: int, at_ms: int) -> Entry:
+    """What is entered after a backup that was put back."""
+    event = Restored()
+    return Entry(seq, at_ms, kind_of(event), msgspec.json.encode(event))
+
+
+class Journal:
+    """The state, and what of its log is not yet written."""
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+        self.pending: list[Entry] = []
+        self.durable_seq = state.seq
+        self.snapshot_seq = 0
+        self.snapshot_every = SNAPSHOT_EVERY
+        self.listeners: list[Listener] = []
+        """Told of every event as soon as it is entered, before it is durable."""
+
+    def record(self, events: Iterable[Event], at_ms: int, actor: str = "") -> int:
+        """Enter events and all that follows from them; the number of the last."""
+        for event in events:
+            follow = deque([event])
+            while follow:
+                following = follow.popleft()
+                self._enter(following, at_ms, actor)
+                follow.extend(follow_ups(self.state, following))
+        return self.state.seq
+
+    def _enter(self, event: Event, at_ms: int, actor: str) -> None:
+        seq = self.state.seq + 1
+        team, objects = concerns(self.state, event)
+        entry = Entry(seq, at_ms, kind_of(event), msgspec.json.encode(event), actor, team, objects)
+        fold(self.state, event, seq, at_ms)
+        self.pending.append(entry)
+        for listener in self.listeners:
+            listener(event, entry)
+
+    def take_pending(self) -> list[Entry]:
+        """What is to be written next, all together."""
+        pending, self.pending = self.pending, []
+        return pending
+
+    @property
+    def wants_snapshot(self) -> bool:
+        return self.state.seq - self.snapshot_seq >= self.snapshot_every
+
+    def snapshot(self) -> StoredSnapshot:
+        """The state as it is; to be saved only once everything before it is durable."""
+        self.snapshot_seq = self.state.seq
+        return StoredSnapshot(self.state.seq, self.state.at_ms, msgspec.msgpack.encode(self.state))
+
+
+def load(store: Store) -> Journal:
+    """The state of a store that is open: its newest readable snapshot and everything after it."""
+    state = _newest_snapshot(store)
+    snapshot_seq = state.seq
+    while entries := store.read(state.seq, READ_AT_ONCE):
+        for entry in entries:
+            if entry.seq != state.seq + 1:
+                raise StoreError(
+                    f"the log lacks entry {state.seq + 1}: the next is {entry.seq}",
+                    fix="restore a backup: gpuyard restore FILE",
+                )
+            fold(state, DECODER.decode(entry.body), entry.seq, entry.at_ms)
+    last = store.last_seq()
+    if last != state.seq:
+        raise StoreError(
+            f"the log ends at entry {last}, but only {state.seq} can be read",
+            fix="restore a backup: gpuyard restore FILE",
+        )
+    journal = Journal(state)
+    journal.snapshot_seq = snapshot_seq
+    return journal
+
+
+def is_written(entries: Sequence[Entry], last_seq: int) -> bool:
+    """Whether a store that was gone in the middle of an append, and is found again at `last_seq`, has the entries."""
+    if last_seq not in (entries[0].seq - 1, entries[-1].seq):
+        raise StoreConflictError(
+            f"somebody else has written to the database: it is at entry {last_seq}, not {entries[0].seq - 1}",
+            fix="only one manager may run on a database",
+        )
+    return last_seq == entries[-1].seq
+
+
+def _newest_snapshot(store: Store) -> State:
+    for snapshot in store.snapshots():
+        try:
+            state = _STATE.decode(snapshot.body)
+        except msgspec.MsgspecError:
+            # Written by another version, or damaged: the one before it, or the log alone, will do.
+            continue
+        if state.seq == snapshot.seq:
+            return state
+    return State()
+
+
+def concerns(state: State, event: Event) -> tuple[str, tuple[str, ...]]:
+    """The team an event is about, and the objects it is found by."""
+    if isinstance(event, Noted):
+        return event.team, (event.about, *((f"team/{event.team}",) if event.team else ()))
+    objects: list[str] = []
+    team = ""
+    for kind in ("job", "array", "node", "user", "token"):
+        value = getattr(event, kind, None)
+        id = value if isinstance(value, str) else getattr(value, "id", None) or getattr(value, "name", None)
+        if isinstance(id, str):
+            objects.append(f"{kind}/{id}")
+    job = getattr(event, "job", None)
+    record = state.jobs.get(job) if isinstance(job, str) else job
+    if record is not None:
+        team = record.team
+        objects.append(f"team/{team}")
+    schedule = schedule_of(event)
+    if schedule:
+        team = schedule.partition("/")[0]
+        objects += [f"schedule/{schedule}", f"team/{team}"]
+    if isinstance(event, ScheduleRan):
+        objects.append(f"{'array' if event.run in state.arrays else 'job'}/{event.run}")
+    objects += [f"job/{id}" for id in _beneficiaries(event)]
+    return team, tuple(dict.fromkeys(objects))
+
+
+def schedule_of(event: Event) -> str:
+    """The schedule an event is about: itself, or one of its runs that is submitted."""
+    if isinstance(event, JobSubmitted):
+        return event.job.schedule
+    return str(getattr(event, "schedule", ""))
+
+
+def _beneficiaries(event: Event) -> list[str]:
+    match event:
+        case TasksPlaced() | TasksPromised() | TasksStopped():
+            return [one.why.beneficiary for one in event.tasks if one.why is not None and one.why.beneficiary]
+    return []

@@ -1,0 +1,24 @@
+"""How long each kind of entry stays in the log. What state needs is in its snapshots; use is kept as daily sums."""
+
+from __future__ import annotations
+
+from typing import Final, get_args
+
+from gpuyard.worlds.standalone.events import Event
+
+DAY_MS: Final = 24 * 3600 * 1000
+DECISIONS_MS: Final = 90 * DAY_MS
+PEOPLE_MS: Final = 400 * DAY_MS
+
+_ABOUT_PEOPLE: Final = ("teams-", "user-", "token-", "cluster-", "shared-", "lease-", "restored")
+"""Who may do what, and who changed it: asked for in audits more than a year later."""
+
+KEPT_MS: Final[dict[str, int]] = {
+    kind: PEOPLE_MS if kind.startswith(_ABOUT_PEOPLE) else DECISIONS_MS
+    for kind in (str(event.__struct_config__.tag) for event in get_args(Event))
+}
+
+
+def oldest_kept(now_ms: int) -> dict[str, int]:
+    """Kind → the moment before which its entries may go."""
+    return {kind: now_ms - kept_ms for kind, kept_ms in KEPT_MS.items()}

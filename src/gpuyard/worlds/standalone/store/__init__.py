@@ -1,0 +1,1 @@
+"""Where the log of events is kept: SQLite or PostgreSQL, one schema."""

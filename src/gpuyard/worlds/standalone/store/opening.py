@@ -1,0 +1,36 @@
+"""From what a person wrote to a store that can be opened."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+
+from gpuyard.worlds.standalone.store.address import PostgresAddress, address_of
+from gpuyard.worlds.standalone.store.sql_store import SqlStore
+
+
+def open_store(address: str | Path) -> SqlStore:
+    """The store at this address, not connected yet; `open` makes it ready to write.
+
+    A path, sqlite:///PATH, or postgresql://USER:PASSWORD@HOST:PORT/DATABASE with the options of `address`.
+    """
+    found = address_of(address)
+    # Each driver takes time to load, and one of them is enough.
+    if isinstance(found, PostgresAddress):
+        from gpuyard.worlds.standalone.store.postgres import PostgresStore
+
+        return PostgresStore(found)
+    from gpuyard.worlds.standalone.store.sqlite import SqliteStore
+
+    return SqliteStore(found.path)
+
+
+def is_there(address: str | Path) -> bool:
+    """Whether something was ever kept at this address."""
+    found = address_of(address)
+    if not isinstance(found, PostgresAddress):
+        return found.path.exists()
+    from gpuyard.worlds.standalone.store.postgres import PostgresSession
+
+    with closing(PostgresSession(found)) as session:
+        return bool(session.tables())

@@ -1,0 +1,105 @@
+"""What lies in an agent's home: records, names, and how long it is kept."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from time import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuyard.agent import process_runtime, records
+from gpuyard.agent.home import Home, folder_name, incarnation, job_folder_name, prepare
+from gpuyard.agent.records import Record
+from gpuyard.agent.supervisor import files
+from gpuyard.errors import AgentError
+from gpuyard.wire.agents import AttemptId, Isolation
+
+words = st.text(st.characters(exclude_characters="\0=", codec="utf-8"), min_size=1, max_size=20)
+values = st.text(st.characters(exclude_characters="\0", codec="utf-8"), max_size=200)
+
+
+@given(st.lists(st.tuples(words, values)))
+def test_the_supervisor_reads_what_the_agent_writes(
+    tmp_path_factory: pytest.TempPathFactory, entries: list[tuple[str, str]]
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "record"
+    made = Record(tuple(entries))
+    records.write(path, made)
+    assert records.read(path) == made
+    seen = files.read_record(str(path))
+    assert seen == {name: list(made.all(name)) for name, _ in entries}
+
+
+def test_a_zero_byte_is_refused() -> None:
+    with pytest.raises(AgentError, match="arg holds a zero byte"):
+        records.encode(Record((("arg", "a\0b"),)))
+
+
+@given(st.text(max_size=300), st.text(max_size=300))
+def test_every_job_has_folders_of_its_own_inside(one: str, other: str) -> None:
+    names = [folder_name(AttemptId(job, 0, 1)) for job in (one, other)]
+    private = [job_folder_name(job) for job in (one, other)]
+    assert (names[0] == names[1]) == (private[0] == private[1]) == (one == other)
+    for name in (*names, *private):
+        assert "/" not in name
+        assert name not in ("", ".", "..")
+        assert len(os.fsencode(name)) < 250
+
+
+def test_a_home_is_closed_to_others_and_keeps_its_incarnation(tmp_path: Path) -> None:
+    home = prepare(tmp_path / "home", Isolation.NONE)
+    assert home.root.stat().st_mode & 0o777 == 0o700
+    assert incarnation(home) == incarnation(prepare(tmp_path / "home", Isolation.NONE))
+
+
+def test_a_home_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(AgentError, match="cannot be used"):
+        prepare(tmp_path / "file" / "home", Isolation.NONE)
+
+
+# ---------------------------------------------------------------------------------------------------- what is kept
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    return prepare(tmp_path / "home", Isolation.NONE)
+
+
+def kept(home: Home, name: str, *, age_s: int, size_bytes: int = 10) -> Path:
+    folder = home.kept / name
+    folder.mkdir()
+    (folder / "log.00000000000000000000").write_bytes(b"x" * size_bytes)
+    records.write(folder / "spec", Record((("job", name),)))
+    (home.jobs / job_folder_name(name)).mkdir()
+    now = time()
+    for path in (folder, home.jobs / job_folder_name(name)):
+        os.utime(path, (now - age_s, now - age_s))
+    return folder
+
+
+def test_old_logs_and_private_directories_go(home: Home) -> None:
+    old = kept(home, "old", age_s=8 * 24 * 3600)
+    new = kept(home, "new", age_s=3600)
+    process_runtime.prune(home)
+    process_runtime.prune(home)
+    assert not old.exists()
+    assert new.exists()
+    assert [folder.name for folder in home.jobs.iterdir()] == [job_folder_name("new")]
+
+
+def test_of_too_many_logs_the_oldest_go(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process_runtime, "KEPT_BYTES", 2_500)
+    folders = [kept(home, f"job-{hours}", age_s=3600 * hours, size_bytes=1_000) for hours in range(1, 5)]
+    process_runtime.prune(home)
+    assert [folder.exists() for folder in folders] == [True, True, False, False]
+
+
+def test_what_has_only_just_been_recorded_stays(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process_runtime, "KEPT_BYTES", 0)
+    folder = kept(home, "late", age_s=60)
+    process_runtime.prune(home)
+    assert folder.exists()

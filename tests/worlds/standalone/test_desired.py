@@ -1,0 +1,92 @@
+"""What a task is told of itself and of the others."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from gpuyard.model.work import Array
+from gpuyard.wire.agents import Isolation, RunAs
+from gpuyard.worlds.standalone.desired import TEAM_UIDS, assignments, run_as, variables
+from gpuyard.worlds.standalone.events import NodeSeen
+from gpuyard.worlds.standalone.intents import SetTeams, SetUser, TeamSettings
+from tests.worlds.standalone.yard import GRACE_MS, Yard, a_form, facts
+
+
+def test_ranks_count_over_all_machines_and_on_each() -> None:
+    yard = Yard()
+    id = yard.submit(a_form(tasks=4))
+    yard.place(id, (0, 1), "a")
+    yard.place(id, (2, 3), "b")
+    told = [variables(yard.state, yard.job(id), task) for task in range(4)]
+    assert [one["RANK"] for one in told] == ["0", "1", "2", "3"]
+    assert [one["LOCAL_RANK"] for one in told] == ["0", "1", "0", "1"]
+    assert [one["GPUYARD_NODE_RANK"] for one in told] == ["0", "0", "1", "1"]
+    assert [one["GROUP_RANK"] for one in told] == [one["NODE_RANK"] for one in told] == ["0", "0", "1", "1"]
+    assert {one["WORLD_SIZE"] for one in told} == {"4"}
+    assert {one["LOCAL_WORLD_SIZE"] for one in told} == {one["GROUP_WORLD_SIZE"] for one in told} == {"2"}
+    assert {(one["GPUYARD_TASKS_PER_NODE"], one["GPUYARD_GPUS_PER_NODE"]) for one in told} == {("2", "2")}
+    assert len({(one["MASTER_ADDR"], one["MASTER_PORT"]) for one in told}) == 1
+
+
+def test_the_managers_own_machine_has_the_address_the_others_of_the_job_reach_it_at() -> None:
+    yard = Yard(("a", "b", "c"))
+    loopback = replace(facts(), address="127.0.0.1", manager_address="127.0.0.1")
+    yard.enter(NodeSeen("a", loopback, "first", "boot-1", "0"))
+    for name, address in (("b", "10.0.0.2"), ("c", "10.0.0.3")):
+        seen = replace(facts(), address=address, manager_address="10.0.0.1")
+        yard.enter(NodeSeen(name, seen, "first", "boot-1", "0"))
+    together, alone = yard.submit(a_form(tasks=3)), yard.submit()
+    for task, node in enumerate(("a", "b", "c")):
+        yard.place(together, (task,), node)
+    yard.place(alone, node="a")
+    told = variables(yard.state, yard.job(together), 1)
+    assert told["GPUYARD_NODE_IPS"] == "10.0.0.1,10.0.0.2,10.0.0.3"
+    assert told["MASTER_ADDR"] == told["GPUYARD_MASTER_ADDR"] == "10.0.0.1"
+    assert variables(yard.state, yard.job(alone), 0)["MASTER_ADDR"] == "127.0.0.1"
+
+
+def test_a_task_that_starts_again_knows_how_often_it_did() -> None:
+    yard = Yard()
+    id = yard.submit(retries=3)
+    yard.run(id)
+    yard.end(id, code=1)
+    yard.place(id)
+    assert variables(yard.state, yard.job(id), 0)["GPUYARD_RESTART_COUNT"] == "1"
+
+
+def test_an_element_of_an_array_knows_its_index() -> None:
+    yard = Yard()
+    array = yard.submit(array=Array((3, 7)))
+    told = variables(yard.state, yard.job(f"{array}_7"), 0)
+    assert (told["GPUYARD_ARRAY_ID"], told["GPUYARD_ARRAY_INDEX"]) == (array, "7")
+
+
+def test_what_must_stop_is_told_why_and_how_long_it_has() -> None:
+    yard = Yard()
+    id = yard.submit()
+    yard.run(id)
+    assert assignments(yard.state, "a")[0].stop is None
+    yard.evict(id, (0,), whole=True)
+    stop = assignments(yard.state, "a")[0].stop
+    assert stop is not None
+    assert (stop.reason, stop.grace_ms) == ("Reclaimed", GRACE_MS)
+    assert "other" in stop.why
+
+
+def test_a_job_runs_as_its_owners_user_else_as_its_teams_else_as_a_number_of_the_team() -> None:
+    yard = Yard()
+    job = yard.job(yard.submit())
+    assert run_as(yard.state, job) == RunAs(uid=TEAM_UIDS + 1)
+    yard.do(SetTeams(yard.state.queues, {"vision": TeamSettings(unix_user="vision")}))
+    assert run_as(yard.state, job) == RunAs("vision")
+    yard.do(SetUser("ann", (), "ann"))
+    assert run_as(yard.state, job) == RunAs("ann")
+
+
+def test_users_are_named_only_where_the_machine_keeps_them_apart() -> None:
+    yard = Yard()
+    id = yard.submit()
+    yard.place(id)
+    assert assignments(yard.state, "a")[0].run_as is None
+    yard.enter(NodeSeen("a", replace(facts(), isolation=Isolation.USERS), "first", "boot-1", "0"))
+    assert assignments(yard.state, "a")[0].run_as is not None
