@@ -1,0 +1,152 @@
+"""A state that is the fold of its events, kept in a store: what is answered is durable.
+
+Place in the flow: a call ─events─▶ **log** ─entries─▶ store. Within a change each event is folded at once, so that
+the next one is decided on what it left; the change is then written as a whole. Invariant: outside a change the state
+is the fold of what the store holds; a change that was not written, or of which nobody knows, is read anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final, Generic, TypeVar, get_args
+
+import msgspec
+
+from gpuyard.errors import StoreError
+from gpuyard.worlds.standalone.store.memory import MemoryStore
+from gpuyard.worlds.standalone.store.opening import open_store
+from gpuyard.worlds.standalone.store.port import Entry, Store, StoredSnapshot
+
+SNAPSHOT_EVERY: Final = 2_000
+"""Entries between two snapshots: opening replays no more than about twice as many."""
+READ_AT_ONCE: Final = 5_000
+KEPT_MS: Final = 90 * 24 * 3600 * 1000
+"""How long entries are kept that the snapshots have made needless."""
+
+State = TypeVar("State")
+Event = TypeVar("Event", bound=msgspec.Struct)
+
+
+class Story(msgspec.Struct, Generic[State, Event], frozen=True):
+    """What a log needs to know of the state it keeps."""
+
+    events: Any
+    """The union of all events; each has a tag of its own."""
+    empty: Callable[[], State]
+    fold: Callable[[State, Event, int], None]
+    """Enter an event that happened at this moment (ms)."""
+    save: Callable[[State], bytes]
+    load: Callable[[bytes], State]
+    """Raises msgspec.MsgspecError for what another version wrote."""
+
+    @property
+    def kinds(self) -> list[str]:
+        return [str(event.__struct_config__.tag) for event in get_args(self.events)]
+
+
+def store_of(address: str | None) -> Store:
+    """At this address, not open yet; None: in memory, gone with the process."""
+    return MemoryStore() if address is None else open_store(address)
+
+
+class Log(Generic[State, Event]):
+    """The state, and the store its events are in. Not thread-safe: its owner has the lock."""
+
+    def __init__(self, store: Store, story: Story[State, Event], *, snapshot_every: int = SNAPSHOT_EVERY) -> None:
+        self._store = store
+        self._story = story
+        self._decoder = msgspec.json.Decoder(story.events)
+        self._snapshot_every = snapshot_every
+        self._pending: list[Entry] = []
+        self._is_stale = False
+        self._snapshot_seq = 0
+        store.open()
+        try:
+            self._read_all()
+        except BaseException:
+            store.close()
+            raise
+
+    @property
+    def state(self) -> State:
+        """As it is; read anew where the last change did not get through."""
+        if self._is_stale:
+            self._store.open()
+            self._read_all()
+            self._is_stale = False
+        return self._state
+
+    @contextmanager
+    def change(self) -> Iterator[State]:
+        """All events entered inside are written together when it ends, or none of them has happened."""
+        state = self.state
+        try:
+            yield state
+            self._write()
+        except BaseException:
+            # What was folded is taken back by reading anew; whether a lost connection has written is seen then, too.
+            self._is_stale = bool(self._pending)
+            self._pending.clear()
+            raise
+        if self._seq - self._snapshot_seq >= self._snapshot_every:
+            self._save_snapshot()
+
+    def enter(self, event: Event, at_ms: int) -> None:
+        """Fold one event; only inside a change."""
+        kind = str(event.__struct_config__.tag)
+        self._pending.append(Entry(self._seq + len(self._pending) + 1, at_ms, kind, msgspec.json.encode(event)))
+        self._story.fold(self._state, event, at_ms)
+
+    def event(self, seq: int) -> Event:
+        """One event as it was written; for a state that leaves in the log what is large."""
+        entries = self._store.read(seq - 1, 1)
+        if not entries or entries[0].seq != seq:
+            raise StoreError(f"the log lacks entry {seq}", fix="restore a backup")
+        found: Event = self._decoder.decode(entries[0].body)
+        return found
+
+    def close(self) -> None:
+        self._store.close()
+
+    def _write(self) -> None:
+        if self._pending:
+            self._store.append(self._pending)
+            self._seq, self._at_ms = self._pending[-1].seq, self._pending[-1].at_ms
+            self._pending.clear()
+
+    def _save_snapshot(self) -> None:
+        """What happened is durable without it, so an error here is none of the caller's."""
+        before = self._snapshot_seq
+        self._snapshot_seq = self._seq
+        try:
+            self._store.save_snapshot(StoredSnapshot(self._seq, self._at_ms, self._story.save(self._state)))
+            self._store.prune(dict.fromkeys(self._story.kinds, self._at_ms - KEPT_MS), before)
+        except StoreError:
+            self._is_stale = True
+
+    # ---------------------------------------------------------------------------------------------------------- reading
+
+    def _read_all(self) -> None:
+        self._state, self._seq, self._at_ms = self._newest_snapshot()
+        self._snapshot_seq = self._seq
+        while entries := self._store.read(self._seq, READ_AT_ONCE):
+            for entry in entries:
+                self._replay(entry)
+        if self._seq != self._store.last_seq():
+            raise StoreError(f"the log ends at entry {self._store.last_seq()}, but only {self._seq} can be read")
+
+    def _replay(self, entry: Entry) -> None:
+        if entry.seq != self._seq + 1:
+            raise StoreError(f"the log lacks entry {self._seq + 1}: the next is {entry.seq}", fix="restore a backup")
+        self._story.fold(self._state, self._decoder.decode(entry.body), entry.at_ms)
+        self._seq, self._at_ms = entry.seq, entry.at_ms
+
+    def _newest_snapshot(self) -> tuple[State, int, int]:
+        for snapshot in self._store.snapshots():
+            try:
+                return self._story.load(snapshot.body), snapshot.seq, snapshot.at_ms
+            except msgspec.MsgspecError:
+                # Written by another version, or damaged: the one before it, or the log alone, will do.
+                continue
+        return self._story.empty(), 0, 0

@@ -1,0 +1,1 @@
+"""The pool in the running manager: one GpuResourceManager, reached over REST and gRPC by whoever may."""
