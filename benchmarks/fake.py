@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-import json
 import os
 import socket
 import statistics
@@ -27,6 +26,7 @@ from typing import Final
 import msgspec
 
 from benchmarks.calibration import REFERENCE_MS, calibration_loop, measure, milliseconds
+from benchmarks.report import Row, report
 from gpuyard.fakegpu import build
 from gpuyard.fakegpu.config import fleet_of
 from gpuyard.fakegpu.control import Break, DaemonStatus, Heal, NotUpError, Show, Shutdown, Status, ask
@@ -47,20 +47,6 @@ LOST: Final = 15
 """What NVML answers for a GPU that is lost."""
 
 WORK: Final = "[{time: 20m, utilization: 70-100, memory: 60%}, {time: 5m, utilization: 0-10}]"
-
-
-class Row(msgspec.Struct, frozen=True):
-    """One line of the report; what is no time has nothing to calibrate."""
-
-    name: str
-    unit: str
-    measured: float
-    calibrated: float
-    limit: float
-
-    @property
-    def missed(self) -> bool:
-        return self.calibrated > self.limit
 
 
 def busy_fleet(nodes: int) -> Fleet:
@@ -266,20 +252,6 @@ def rows(quick: bool) -> Iterator[Row]:
     yield day_row(10 if quick else 100, hours)
     yield from daemon_rows(nodes, 1 if quick else 5)
     yield from nvml_rows((1, readers), CALLS)
-
-
-def report(found: Iterator[Row], output: Path) -> int:
-    print(f"{'what':72} {'measured':>10} {'calibrated':>11} {'limit':>7}")
-    done = []
-    for row in found:
-        done.append(row)
-        numbers = f"{row.measured:10.2f} {row.calibrated:11.2f} {row.limit:7g} {row.unit}"
-        print(f"{row.name:72} {numbers}{'  MISSED' if row.missed else ''}", flush=True)
-    output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text(json.dumps(msgspec.to_builtins(done), indent=2) + "\n")
-    missed = sum(row.missed for row in done)
-    print(f"{missed} limits missed" if missed else "all limits met")
-    return 1 if missed else 0
 
 
 def arguments(given: list[str]) -> Namespace:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.fake import Row, main
+from benchmarks.fake import main
+from benchmarks.report import Row
 
 
 @pytest.mark.slow

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from gpuyard.errors import InputError
-from gpuyard.fakegpu.config import fleet_of, read_fleet
+from gpuyard.fakegpu.config import fleet_of, fleet_of_cluster, read_fleet
 from gpuyard.fakegpu.faults import read_fault
 from gpuyard.fakegpu.fleet import MIB, FaultScript, Fleet, Given, MachineSpec, TaskScript, gpu_uuid, mig_uuid
-from gpuyard.fakegpu.profile import BUSY
+from gpuyard.fakegpu.profile import BUSY, steady
 from gpuyard.fakegpu.reading import Holder
 
 VALID = Path(__file__).parent / "valid"
@@ -153,3 +153,23 @@ def test_two_gpus_may_not_be_given_the_same_made_id() -> None:
 def test_the_same_text_gives_the_same_fleet() -> None:
     text = (VALID / "fleet.yaml").read_text(encoding="utf-8")
     assert fleet_of(text) == fleet_of(text)
+
+
+def test_in_a_cluster_nodes_say_to_which_pool_they_belong() -> None:
+    text = "pools: {a: {product: T4, gpus: 2}, b: {nodes: 1, product: T4}}\nnodes: {x: {gpu-product: K80, gpus: 1}}"
+    found = fleet_of_cluster(text, "fleet.yaml", {"a": ["y", "x"], "unknown": ["z"]})
+    machines = [(each.name, each.pool, len(each.gpus)) for each in found.fleet.machines]
+    assert machines == [("x", "", 1), ("y", "a", 2), ("b-1", "b", 8)]
+
+
+def test_in_a_cluster_what_is_about_nodes_that_are_not_there_is_left_out_and_told() -> None:
+    text = "pools: {a: {product: T4}}\ntasks: [{node: gone}, {node: y}]\nfaults: [{node: gone, fault: unhealthy}]"
+    found = fleet_of_cluster(text, "fleet.yaml", {"a": ["y"]})
+    assert [task.machine for task in found.fleet.tasks] == ["y"]
+    assert found.fleet.faults == ()
+    assert [str(error.where) for error in found.unplaced] == ["fleet.yaml:2:16", "fleet.yaml:3:17"]
+
+
+def test_a_fleet_knows_its_profiles_by_name() -> None:
+    profiles = dict(fleet_of("profiles: {rest: [{utilization: 0}]}").profiles)
+    assert profiles == {"rest": steady(0)}

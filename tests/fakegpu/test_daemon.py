@@ -99,6 +99,12 @@ def test_a_fault_is_on_the_page_at_once(tmp_path: Path) -> None:
         assert eventually(lambda: 'err_code="0"' in page(status.exporter), within_s=2)
 
 
+def test_a_daemon_of_another_version_is_told_as_that(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    with running(home, gpus=1), pytest.raises(FakeGpuError, match="another version"):
+        ask(home, Status(), dict[str, int])
+
+
 def test_a_machine_nobody_has_is_not_found(tmp_path: Path) -> None:
     with running(tmp_path / "home", gpus=1) as status:
         assert 'Hostname="node-1"' in page(f"{status.exporter}?node=node-1")

@@ -4,6 +4,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from gpuyard.errors import InputError
 from gpuyard.fakegpu.config import fleet_of, read_fleet
@@ -366,6 +368,48 @@ def test_a_task_whose_instance_is_gone_ends() -> None:
     engine.replace(fleet_of(cut.format(3)))
     assert [task.task for task in engine.tasks("a-1")] == ["serve-0", "serve-1", "serve-2"]
     assert device(engine, 0, "a-1").gpu_percent == 300 // 7
+
+
+# ------------------------------------------------------------------------------- what began before it was known
+
+TEXTS = (
+    "[{time: 10m, utilization: 80, memory: 4GiB}, {time: 5m, utilization: 10-60}]",
+    "{phases: [{time: 10m, utilization: 80-90}, {time: 5m, memory: 10-60%}], repeat: 3}",
+    "{phases: [{time: 7m, utilization: 20}, {time: 3m, utilization: 0, memory: 1GiB-8GiB}], repeat: forever}",
+    "[{time: 10m, utilization: 80}, {utilization: 5, memory: 20%}]",
+)
+
+
+@given(st.sampled_from(TEXTS), st.integers(0, 2 * HOUR), st.integers(0, 2 * HOUR))
+@example(TEXTS[1], 45 * MINUTE, 0)
+def test_a_task_that_is_known_late_does_what_it_would_do_had_it_been_known(text: str, known: int, later: int) -> None:
+    """Load and memory only: what it had done to the GPU before is not known."""
+    profile = read_profile(text)
+    early, late = Engine(a_fleet("A100-80", gpus=1)), Engine(a_fleet("A100-80", gpus=1))
+    early.start("node-1", 0, "train", profile=profile)
+    late.advance(known)
+    late.start("node-1", 0, "train", profile=profile, since_ms=0)
+    for at_ms in (known, known + later):
+        early.advance(at_ms)
+        late.advance(at_ms)
+        seen_early, seen_late = device(early), device(late)
+        assert seen_late.gpu_percent == seen_early.gpu_percent
+        assert seen_late.memory_used_bytes == seen_early.memory_used_bytes
+
+
+def test_a_task_from_the_future_begins_now(engine: Engine) -> None:
+    engine.start("node-1", 0, "train", profile=read_profile("[{time: 1s, utilization: 80}]"), since_ms=HOUR)
+    assert device(engine).gpu_percent == 80
+
+
+def test_who_is_ill_is_told_by_machine() -> None:
+    engine = Engine(a_fleet("T4", gpus=2, machines=("a", "b")))
+    assert engine.unhealthy() == {}
+    engine.fault("b", 1, read_fault("xid:79"))
+    engine.fault("a", 0, read_fault("throttle"))
+    assert engine.unhealthy() == {"b": frozenset({engine.reading("b").devices[1].uuid})}
+    engine.heal("b", 1)
+    assert engine.unhealthy() == {}
 
 
 # ------------------------------------------------------------------------------------------- what cannot be done

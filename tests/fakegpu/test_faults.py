@@ -3,7 +3,7 @@
 import pytest
 
 from gpuyard.errors import InputError
-from gpuyard.fakegpu.faults import Fault, FaultKind, read_fault
+from gpuyard.fakegpu.faults import Fault, FaultKind, PluginFailure, read_fault
 from gpuyard.fakegpu.reading import Health
 
 FORMS = {
@@ -16,6 +16,8 @@ FORMS = {
     "throttle": Fault(FaultKind.THROTTLE),
     "memory-loss": Fault(FaultKind.MEMORY_LOSS),
     "memory-loss:8GiB": Fault(FaultKind.MEMORY_LOSS, lost_bytes=8 << 30),
+    "plugin:crash": Fault(FaultKind.PLUGIN, plugin=PluginFailure.CRASH),
+    "plugin:fail-registration": Fault(FaultKind.PLUGIN, plugin=PluginFailure.FAIL_REGISTRATION),
 }
 
 
@@ -43,6 +45,7 @@ def test_other_words_for_the_same_fault() -> None:
         ("ecc:uncorrected", Health.UNHEALTHY),
         ("throttle", Health.OK),
         ("memory-loss", Health.OK),
+        ("plugin:hang", Health.OK),
     ],
 )
 def test_what_a_fault_means_for_health(text: str, health: Health) -> None:
@@ -52,7 +55,8 @@ def test_what_a_fault_means_for_health(text: str, health: Health) -> None:
 @pytest.mark.parametrize(
     "text",
     ["", "xid", "xid:", "xid:0", "xid:1000", "xid:x", "xid:7 9", "ecc", "ecc:corrected:0", "ecc:both", "throttle:1",
-     "off-the-bus:79", "memory-loss:0", "memory-loss:-1", "memory-loss:some", "burning"],
+     "off-the-bus:79", "memory-loss:0", "memory-loss:-1", "memory-loss:some", "burning",
+     "plugin", "plugin:", "plugin:burns"],
 )  # fmt: skip
 def test_what_is_no_fault_is_refused_with_the_forms_there_are(text: str) -> None:
     with pytest.raises(InputError) as caught:

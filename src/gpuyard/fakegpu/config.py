@@ -7,7 +7,7 @@ InputError with line, column and what may stand there. Invariant: what is return
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
@@ -42,6 +42,7 @@ from gpuyard.fakegpu.format import (
     ProfileSpec,
     TaskEntry,
 )
+from gpuyard.fakegpu.links import MAX_NUMA_NODES, usual_numa_nodes
 from gpuyard.fakegpu.products import MIG_COMPUTE_SLICES, MIG_MEMORY_SLICES, MigProfile, Product, product_named, products
 from gpuyard.fakegpu.profile import ACCEPTED, BUSY, Memory, Profile, memory_amount, profile_of, repeated
 from gpuyard.fakegpu.reading import Holder
@@ -61,7 +62,7 @@ STANDING: Final = "profile"
 _ID: Final = re.compile(rf"[!-+\--~]{{1,{MAX_ID_LENGTH}}}")
 _VERSION: Final = re.compile(r"[0-9]+(\.[0-9]+){1,2}")
 
-Entry = TypeVar("Entry")
+OnGpu = TypeVar("OnGpu", bound=OnGpuFields)
 
 
 def read_fleet(path: Path) -> Fleet:
@@ -71,11 +72,32 @@ def read_fleet(path: Path) -> Fleet:
 
 def fleet_of(text: str, file: str = "fleet.yaml") -> Fleet:
     """The same from text; `file` is what errors call it."""
+    return _reader(text, file, None).fleet()
+
+
+class ClusterFleet(NamedTuple):
+    """The fleet of a cluster, and what of the file is about nodes that are not there (yet)."""
+
+    fleet: Fleet
+    mig_strategy: MigStrategy
+    """That of the file, which counts for all nodes that do not say otherwise."""
+    unplaced: tuple[InputError, ...]
+
+
+def fleet_of_cluster(text: str, file: str, members: Mapping[str, Sequence[str]]) -> ClusterFleet:
+    """The fleet of a cluster whose nodes say themselves to which pool they belong; nodes come and go there, so tasks
+    and faults of nodes that are not there are left out, not refused."""
+    reader = _reader(text, file, members)
+    strategy = reader.spec.mig_strategy or MigStrategy.NONE
+    return ClusterFleet(reader.fleet(), strategy, tuple(reader.unplaced))
+
+
+def _reader(text: str, file: str, members: Mapping[str, Sequence[str]] | None) -> _Reader:
     try:
         place = Place(file, parse(text, file, EXAMPLE))
     except InputError as error:
         raise _about_profile(error, text) from None
-    return _Reader(shaped(place, FleetFileSpec, "fleet"), place).fleet()
+    return _Reader(shaped(place, FleetFileSpec, "fleet"), place, members)
 
 
 def _about_profile(error: InputError, text: str) -> InputError:
@@ -107,9 +129,11 @@ class _Slot(NamedTuple):
 class _Reader:
     """Reads one file; keeps what must be unique in all of it."""
 
-    def __init__(self, spec: FleetFileSpec, place: Place) -> None:
+    def __init__(self, spec: FleetFileSpec, place: Place, members: Mapping[str, Sequence[str]] | None) -> None:
         self.spec = spec
         self.place = place
+        self.members = members
+        self.unplaced: list[InputError] = []
         self.taken: dict[str, str] = {}
         self.machines: dict[str, MachineSpec] = {}
         self.standing: list[TaskScript] = []
@@ -123,12 +147,16 @@ class _Reader:
         tasks = tuple(self._task(number, *entry) for number, entry in self._entries("tasks", self.spec.tasks))
         faults = tuple(self._fault(*entry) for _, entry in self._entries("faults", self.spec.faults))
         _refuse_twice(tasks, self.place.at("tasks"))
-        return Fleet(tuple(self.machines.values()), (*self.standing, *tasks), faults)
+        machines = tuple(self.machines.values())
+        return Fleet(machines, (*self.standing, *tasks), faults, tuple(self.profiles.items()))
 
-    def _entries(self, field: str, entries: list[Entry] | None) -> Iterator[tuple[int, tuple[Entry, Place]]]:
+    def _entries(self, field: str, entries: list[OnGpu] | None) -> Iterator[tuple[int, tuple[OnGpu, Place]]]:
         here = self.place.at(field)
         for index, entry in enumerate(entries or []):
-            yield index + 1, (entry, here.at(index))
+            if self.members is None or entry.node in self.machines:
+                yield index + 1, (entry, here.at(index))
+            else:
+                self.unplaced.append(self._no_node(entry.node, here.at(index)))
 
     # -------------------------------------------------------------------------------------------------- machines
 
@@ -147,13 +175,20 @@ class _Reader:
     def _pools(self) -> None:
         for pool, spec in (self.spec.pools or {}).items():
             here = self.place.at("pools", pool)
-            if len(self.machines) + spec.nodes > MAX_MACHINES:
+            named = self._members(pool, here) if spec.nodes is None else range(1, spec.nodes + 1)
+            if len(self.machines) + len(named) > MAX_MACHINES:
                 raise here.at("nodes").error(f"more than {MAX_MACHINES} nodes", f"at most {MAX_MACHINES} in a file")
             product = _product(spec.product, here.at("product"))
             kind = _Kind(product, _gpu_memory(spec.memory, product, here.at("memory")), spec, here)
             slots = [self._slot(GpuEntry(), here, kind)] * (DEFAULT_GPUS if spec.gpus is None else spec.gpus)
-            for number in range(1, spec.nodes + 1):
-                self._machine(f"{pool}-{number}", slots, kind, pool)
+            for name in named:
+                self._machine(name if isinstance(name, str) else f"{pool}-{name}", slots, kind, pool)
+
+    def _members(self, pool: str, place: Place) -> Sequence[str]:
+        """The nodes that say they belong to a pool, but for those the file itself describes."""
+        if self.members is None:
+            raise place.error(f'pool "{pool}" does not say how many nodes it has', "nodes: 4, or any other number")
+        return [name for name in self.members.get(pool, ()) if name not in self.machines]
 
     def _machine(self, name: str, slots: list[_Slot], kind: _Kind, pool: str = "") -> None:
         place, fields = kind.place, kind.fields
@@ -174,6 +209,7 @@ class _Reader:
             driver_version=_version(fields.driver, kind.product.driver, place.at("driver")),
             cuda_version=_version(fields.cuda, kind.product.cuda, place.at("cuda")),
             pool=pool,
+            numa_nodes=_numa_nodes(fields.numa_nodes, len(slots), place.at("numa-nodes")),
         )
 
     def _slot(self, entry: GpuEntry, place: Place, kind: _Kind) -> _Slot:
@@ -250,15 +286,18 @@ class _Reader:
     def _where(self, entry: OnGpuFields, place: Place) -> tuple[str, int, GpuSpec]:
         machine = self.machines.get(entry.node)
         if machine is None:
-            names = list(self.machines)
-            some = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
-            what = f'no node "{entry.node}"{did_you_mean(entry.node, names)}'
-            raise place.at("node").error(what, f"nodes of this file: {some or 'none'}")
+            raise self._no_node(entry.node, place)
         for index, gpu in enumerate(machine.gpus):
             if entry.gpu in (index, gpu.uuid):
                 return machine.name, index, gpu
         fix = f"0 to {len(machine.gpus) - 1}, or an id" if machine.gpus else "the node has none"
         raise place.at("gpu").error(f"{machine.name} has no GPU {entry.gpu}", fix)
+
+    def _no_node(self, name: str, place: Place) -> InputError:
+        names = list(self.machines)
+        some = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
+        what = f'no node "{name}"{did_you_mean(name, names)}'
+        return place.at("node").error(what, f"nodes of this file: {some or 'none'}")
 
     def _profile(
         self,
@@ -405,6 +444,14 @@ def _version(text: str | None, default: str, place: Place) -> str:
     if not _VERSION.fullmatch(text):
         raise place.error(f'"{text}" is not a version', f'numbers with points between, in quotes: "{default}"')
     return text
+
+
+def _numa_nodes(asked: int | None, gpus: int, place: Place) -> int:
+    if asked is None:
+        return usual_numa_nodes(gpus)
+    if asked > MAX_NUMA_NODES:
+        raise place.error(f"{asked} NUMA nodes are more than {MAX_NUMA_NODES}", f"at most {MAX_NUMA_NODES}")
+    return asked
 
 
 def _literal(slots: list[_Slot]) -> list[_Slot]:

@@ -26,6 +26,8 @@ MAX_LINE_BYTES: Final = 256 << 20
 MAX_SOCKET_PATH: Final = 107
 """Longer paths do not fit into the kernel's address of a socket."""
 ANSWER_SECONDS: Final = 20.0
+ALL: Final = "all"
+"""Every GPU of a machine, where a fault begins or ends."""
 
 Answer = TypeVar("Answer")
 
@@ -197,11 +199,20 @@ class NotUpError(FakeGpuError):
 
 def ask(home: Path, request: Request, answer: type[Answer]) -> Answer:
     """Send a request to the daemon of a home, and wait for what it says."""
-    line = asyncio.run(_exchange(home, msgspec.json.encode(request)))
-    outcome = msgspec.json.decode(line, type=Outcome)
-    if outcome.problem is not None:
-        raise FakeGpuError(outcome.problem.text)
-    return msgspec.json.decode(outcome.value, type=answer)
+    return asyncio.run(asked(home, request, answer))
+
+
+async def asked(home: Path, request: Request, answer: type[Answer]) -> Answer:
+    """The same for a program that does other things meanwhile."""
+    line = await _exchange(home, msgspec.json.encode(request))
+    try:
+        outcome = msgspec.json.decode(line, type=Outcome)
+        if outcome.problem is None:
+            return msgspec.json.decode(outcome.value, type=answer)
+    except msgspec.DecodeError as error:
+        what = f"the daemon in {home} is of another version: {error}"
+        raise FakeGpuError(what, fix="start it anew: gpuyard fake down, gpuyard fake up") from None
+    raise FakeGpuError(outcome.problem.text)
 
 
 async def _exchange(home: Path, line: bytes) -> bytes:

@@ -11,10 +11,10 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 
@@ -32,11 +32,11 @@ from gpuyard.fakegpu.control import (
     prepare_home,
 )
 from gpuyard.fakegpu.exporter import CONTENT_TYPE, HOSTNAME_LABELS, exposition
-from gpuyard.fakegpu.fleet import Fleet, a_fleet
+from gpuyard.fakegpu.fleet import Fleet, a_fleet, reduced
 from gpuyard.fakegpu.publish import Publisher
 from gpuyard.fakegpu.reload import FleetFile, Loaded, Refused
 from gpuyard.fakegpu.web import Page, WebServer
-from gpuyard.fakegpu.yard import Yard
+from gpuyard.fakegpu.yard import MAX_SHOWN, Yard
 from gpuyard.platform.clock import monotonic_ms, wall_ms, wall_text
 
 STEP_MS: Final = 250
@@ -57,22 +57,39 @@ class Settings(msgspec.Struct, frozen=True):
     port: int = PORT
     hostname_label: str = HOSTNAME_LABELS[0]
     seed: int = 0
+    only: str | None = None
+    """The one machine of the file that is modelled here; all of them, if none is named."""
+    max_shown: int = MAX_SHOWN
+    """Machines of a fleet of at most so many have a state directory from the start."""
 
     def fleet(self) -> Fleet:
         if self.config is not None:
-            return read_fleet(self.config)
+            return reduced(read_fleet(self.config), self.only)
         return a_fleet(self.product, self.gpus, [f"node-{number}" for number in range(1, self.machines + 1)])
+
+
+class Companion(Protocol):
+    """Something that lives beside the model and drives it, as a cluster does whose pods hold the GPUs."""
+
+    async def run(self, yard: Yard, now_ms: Callable[[], int]) -> None:
+        """For ever: whatever can go wrong outside is its own affair. Before it changes anything it lets time pass."""
+        ...
 
 
 class Daemon:
     """One yard with its sockets."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, fleet: Fleet | None = None, companions: Sequence[Companion] = ()) -> None:
         self._settings = settings
+        self._companions = companions
         self._began_wall_ms, self._began_ms = wall_ms(), monotonic_ms()
-        self._file = FleetFile(settings.config) if settings.config else None
-        fleet = self._file.fleet if self._file else settings.fleet()
-        self._yard = Yard(fleet, _publisher(settings.home, fleet), self._now_ms(), settings.seed)
+        self._file = FleetFile(settings.config, settings.only) if settings.config else None
+        if fleet is None:
+            fleet = self._file.fleet if self._file else settings.fleet()
+        # A machine that is only known by its name yet comes back under running programs, too.
+        names = {settings.only, *(machine.name for machine in fleet.machines)}
+        publisher = _publisher(settings.home, names)
+        self._yard = Yard(fleet, publisher, self._now_ms(), settings.seed, settings.max_shown)
         self._yard.config = str(settings.config) if settings.config else None
         self._web = WebServer(self._page)
         self._ended = asyncio.Event()
@@ -93,14 +110,30 @@ class Daemon:
             self._yard.exporter = f"http://{_address(settings.host)}:{port}/metrics"
             self._yard.step(self._now_ms())
             control = await self._listen()
-            say(f"up: {len(self._yard.engine.machines)} machines, {self._yard.exporter}")
-            await self._step_until_ended()
-            control.close()
-            await self._web.close()
+            try:
+                say(f"up: {len(self._yard.engine.machines)} machines, {self._yard.exporter}")
+                await self._live()
+            finally:
+                control.close()
         finally:
+            await self._web.close()
             self._yard.close()
             (settings.home / SOCKET).unlink(missing_ok=True)
         say("down")
+
+    async def _live(self) -> None:
+        """Until somebody ends it; a companion that breaks ends it too, so that all is started anew."""
+        beside = [asyncio.create_task(companion.run(self._yard, self._now_ms)) for companion in self._companions]
+        for task in beside:
+            task.add_done_callback(lambda _: self._ended.set())
+        try:
+            await self._step_until_ended()
+            for task in [task for task in beside if task.done()]:
+                task.result()
+        finally:
+            for task in beside:
+                task.cancel()
+            await asyncio.gather(*beside, return_exceptions=True)
 
     async def _step_until_ended(self) -> None:
         while not self._ended.is_set():
@@ -191,11 +224,10 @@ class Daemon:
             return encode_problem(f"this is a bug in gpuyard ({type(error).__name__}: {error})\n  {fix}")
 
 
-def _publisher(home: Path, fleet: Fleet) -> Publisher:
+def _publisher(home: Path, names: Collection[str | None]) -> Publisher:
     """What a daemon that was killed has left goes away, but for machines that come back under running programs."""
     root = home / MACHINES
     publisher = Publisher(root)
-    names = {machine.name for machine in fleet.machines}
     for left in root.iterdir():
         if left.name not in names:
             publisher.remove(left.name)
@@ -211,12 +243,12 @@ def say(text: str) -> None:
     print(f"{wall_text()} {text}", flush=True)
 
 
-def run(settings: Settings) -> None:
+def run(settings: Settings, fleet: Fleet | None = None, companions: Sequence[Companion] = ()) -> None:
     """Be the daemon, until it is ended."""
     prepare_home(settings.home)
 
     async def live() -> None:
-        await Daemon(settings).run()
+        await Daemon(settings, fleet, companions).run()
 
     asyncio.run(live())
 

@@ -14,7 +14,7 @@ exact however time was stepped: `advance(10)` and ten times `advance(1)` give th
     engine.fault("node-1", 0, read_fault("xid:79"), for_ms=300_000)
     engine.heal("node-1", 0, fault=None)                        ends such faults, or all of the GPU
     engine.faults("node-1") -> (ActiveFault(number, gpu, fault, since_ms, until_ms), ...)
-    engine.tasks("node-1") -> (Task(...), ...)
+    engine.tasks("node-1") -> (Task(...), ...);  engine.running("node-1", 0) -> ("job-7", ...)
     engine.replace(fleet)                                       a hot change: what stays keeps its state
     engine.reading("node-1") -> MachineReading                  one machine
     engine.readings() -> Iterator[MachineReading]               all machines, much faster than one by one
@@ -60,6 +60,7 @@ class Placing(msgspec.Struct, frozen=True):
     task: Task
     profile: Profile
     memory_bytes: int | None
+    elapsed_ms: int = 0
 
 
 class Engine:
@@ -164,8 +165,12 @@ class Engine:
         memory_bytes: int | None = None,
         holder: Holder | None = None,
         mig: int | None = None,
+        since_ms: int | None = None,
     ) -> None:
-        """A task starts on a GPU, or on an instance of it. A starting state written in the file ends by this."""
+        """A task starts on a GPU, or on an instance of it. A starting state written in the file ends by this.
+
+        With `since_ms` it has been at its profile since then, though nothing of it was seen before now.
+        """
         at = self._register.gpu(machine, gpu)
         index = at - self._register.gpus(machine).start
         where = f"GPU {index} of {machine}"
@@ -179,7 +184,8 @@ class Engine:
             what = f"{where} has {free // MIB} MiB free, not {memory_bytes // MIB} MiB"
             raise InputError(what, fix=f"ask for at most {free // MIB} MiB")
         new = Task(task, index, pid, name, kind, holder, mig, self.now_ms)
-        self._put([Placing(at, new, profile, memory_bytes)])
+        elapsed_ms = 0 if since_ms is None else max(0, self.now_ms - since_ms)
+        self._put([Placing(at, new, profile, memory_bytes, elapsed_ms)])
 
     def _put(self, placings: list[Placing]) -> None:
         """Tasks that may start do so, all at once."""
@@ -191,6 +197,7 @@ class Engine:
                 _key(self._register.identities[placing.gpu].uuid, placing.task.task),
                 placing.profile,
                 self._needs(placing.gpu, placing.memory_bytes, placing.task.mig),
+                placing.elapsed_ms,
             )
             for placing in placings
         ]
@@ -254,6 +261,10 @@ class Engine:
     def tasks(self, machine: str) -> tuple[Task, ...]:
         gpus = self._register.gpus(machine)
         return tuple(task for at in gpus for task in self._on[at].tasks if task.task != GIVEN)
+
+    def running(self, machine: str, gpu: int | str) -> tuple[str, ...]:
+        """The names of the tasks on one GPU."""
+        return tuple(name for name in self._names(self._register.gpu(machine, gpu)) if name != GIVEN)
 
     def _begin_tasks(self, scripts: list[TaskScript]) -> None:
         """Scripted tasks get what memory is left, and yield to a task of the same name that is there."""
@@ -346,6 +357,19 @@ class Engine:
         """What lasts on a machine, oldest first, with GPUs counted in it."""
         own = self._register.gpus(machine)
         return tuple(msgspec.structs.replace(active, gpu=active.gpu - own.start) for active in self._trouble.on(own))
+
+    def unhealthy(self) -> dict[str, frozenset[str]]:
+        """The GPUs something serious is wrong with, by machine; machines without any are left out."""
+        ill = np.flatnonzero(self._devices.health).tolist()
+        if not ill:
+            return {}
+        at = set(ill)
+        identities = self._register.identities
+        found = {
+            name: frozenset(identities[gpu].uuid for gpu in self._register.gpus(name) if gpu in at)
+            for name in self.machines
+        }
+        return {name: ids for name, ids in found.items() if ids}
 
     def _begin_fault(self, script: FaultScript) -> None:
         end_ms = self._end_ms(script)

@@ -24,7 +24,10 @@ APPLICATION_XIDS: Final = frozenset({13, 31, 43, 45, 68, 109})
 MAX_XID: Final = 999
 MAX_ECC_ERRORS: Final = 1_000_000
 
-FORMS: Final = "unhealthy, xid:79, ecc:corrected:3, ecc:uncorrected, off-the-bus, throttle, memory-loss:8GiB"
+FORMS: Final = (
+    "unhealthy, xid:79, ecc:corrected:3, ecc:uncorrected, off-the-bus, throttle, memory-loss:8GiB, "
+    "plugin:crash, plugin:hang, plugin:fail-allocation, plugin:fail-registration"
+)
 
 
 class FaultKind(StrEnum):
@@ -34,6 +37,17 @@ class FaultKind(StrEnum):
     OFF_THE_BUS = "off-the-bus"
     THROTTLE = "throttle"
     MEMORY_LOSS = "memory-loss"
+    PLUGIN = "plugin"
+
+
+class PluginFailure(StrEnum):
+    """What goes wrong with the device plugin; the GPUs themselves are well, and no other face shows it."""
+
+    NONE = ""
+    CRASH = "crash"
+    HANG = "hang"
+    FAIL_ALLOCATION = "fail-allocation"
+    FAIL_REGISTRATION = "fail-registration"
 
 
 class Fault(msgspec.Struct, frozen=True):
@@ -45,6 +59,7 @@ class Fault(msgspec.Struct, frozen=True):
     uncorrected: int = 0
     lost_bytes: int = 0
     """Zero for a memory loss means half of what there is."""
+    plugin: PluginFailure = PluginFailure.NONE
 
     @property
     def health(self) -> Health:
@@ -74,6 +89,8 @@ class Fault(msgspec.Struct, frozen=True):
                 return f"ecc:corrected:{self.corrected}"
             case FaultKind.MEMORY_LOSS if self.lost_bytes:
                 return f"memory-loss:{_readable(self.lost_bytes)}"
+            case FaultKind.PLUGIN:
+                return f"plugin:{self.plugin}"
             case kind:
                 return str(kind)
 
@@ -100,6 +117,8 @@ def read_fault(text: str) -> Fault:
             return _ecc(rest, text)
         case FaultKind.MEMORY_LOSS:
             return Fault(FaultKind.MEMORY_LOSS, lost_bytes=_lost(rest, text))
+        case FaultKind.PLUGIN:
+            return Fault(FaultKind.PLUGIN, plugin=_failure(rest, text))
     raise _unknown(text, word)
 
 
@@ -112,6 +131,14 @@ def _ecc(rest: str, text: str) -> Fault:
         case "uncorrected" | "double":
             return Fault(FaultKind.ECC, uncorrected=count, xid=DOUBLE_BIT_XID)
     raise QuantityError(f'fault "{text}" does not say which ECC errors', fix="ecc:corrected:3 or ecc:uncorrected:1")
+
+
+def _failure(rest: str, text: str) -> PluginFailure:
+    known = [str(failure) for failure in PluginFailure if failure]
+    if rest not in known:
+        what = f'fault "{text}" does not say what the device plugin does{did_you_mean(rest, known)}'
+        raise QuantityError(what, fix="one of: " + ", ".join(f"plugin:{failure}" for failure in known))
+    return PluginFailure(rest)
 
 
 def _lost(rest: str, text: str) -> int:

@@ -7,23 +7,27 @@ cut into MIG instances fits the product.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from hashlib import sha1
 from typing import Final
 from uuid import UUID
 
 import msgspec
 
+from gpuyard.errors import InputError
 from gpuyard.fakegpu.faults import Fault
 from gpuyard.fakegpu.format import MigStrategy
+from gpuyard.fakegpu.links import usual_numa_nodes
 from gpuyard.fakegpu.products import MigProfile, Product, product_named
 from gpuyard.fakegpu.profile import Profile
 from gpuyard.fakegpu.reading import Holder
+from gpuyard.files.suggest import did_you_mean
 
 MAX_GPUS_PER_MACHINE: Final = 62
 MAX_MACHINES: Final = 50_000
 MAX_ID_LENGTH: Final = 63
 MIB: Final = 1 << 20
+SHOWN_NAMES: Final = 5
 
 _NAMESPACE: Final = UUID("a5f1d2c6-2f6e-4f0e-9a57-3b1d6f6a7c01").bytes
 
@@ -47,6 +51,8 @@ class GpuSpec(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     mig: tuple[MigProfile, ...] = ()
     mig_enabled: bool = False
     given: Given | None = None
+    leaving: bool = False
+    """It is no longer wanted, and only there until whoever holds it lets go."""
 
 
 class MachineSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,6 +62,7 @@ class MachineSpec(msgspec.Struct, frozen=True, kw_only=True):
     driver_version: str
     cuda_version: str
     pool: str = ""
+    numa_nodes: int = 1
 
 
 class TaskScript(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,6 +95,8 @@ class Fleet(msgspec.Struct, frozen=True):
     machines: tuple[MachineSpec, ...]
     tasks: tuple[TaskScript, ...] = ()
     faults: tuple[FaultScript, ...] = ()
+    profiles: tuple[tuple[str, Profile], ...] = ()
+    """Profiles that have a name, for whoever starts something later."""
 
 
 def gpu_uuid(machine: str, index: int) -> str:
@@ -129,7 +138,35 @@ def a_machine(name: str, product: Product, gpus: int, *, memory_mib: int | None 
         gpus=tuple(a_gpu(name, index, product, memory_mib=memory_mib) for index in range(gpus)),
         driver_version=product.driver,
         cuda_version=product.cuda,
+        numa_nodes=usual_numa_nodes(gpus),
     )
+
+
+def reduced(fleet: Fleet, machine: str | None) -> Fleet:
+    """A fleet to one of its machines, with what happens there; all of it if no machine is named."""
+    if machine is None:
+        return fleet
+    found = part_of(fleet, [machine])
+    if not found.machines:
+        raise no_machine(machine, [spec.name for spec in fleet.machines])
+    return found
+
+
+def part_of(fleet: Fleet, names: Collection[str]) -> Fleet:
+    """A fleet to some of its machines, with what happens there."""
+    wanted = frozenset(names)
+    return msgspec.structs.replace(
+        fleet,
+        machines=tuple(machine for machine in fleet.machines if machine.name in wanted),
+        tasks=tuple(task for task in fleet.tasks if task.machine in wanted),
+        faults=tuple(fault for fault in fleet.faults if fault.machine in wanted),
+    )
+
+
+def no_machine(name: str, machines: Sequence[str]) -> InputError:
+    more = f" and {len(machines) - SHOWN_NAMES} more" if len(machines) > SHOWN_NAMES else ""
+    there_are = f"there are: {', '.join(machines[:SHOWN_NAMES])}{more}" if machines else "the fleet has no machine"
+    return InputError(f'no machine is called "{name}"{did_you_mean(name, machines)}', fix=there_are)
 
 
 def a_fleet(product: str = "A100-80", gpus: int = 8, machines: Iterable[str] = ("node-1",)) -> Fleet:

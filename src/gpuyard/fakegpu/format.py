@@ -108,6 +108,9 @@ class MachineFields(WorkFields):
     mig_strategy: Annotated[MigStrategy | None, says("How MIG is shown; that of the file unless given.")] = None
     driver: Annotated[str | None, says("Version of the driver; one that knows the product unless given.")] = None
     cuda: Annotated[str | None, says("Version of CUDA that the driver supports.")] = None
+    numa_nodes: Annotated[
+        Positive | None, says("Processors its GPUs are spread over; 2 for more than four GPUs unless given.", 2)
+    ] = None
 
 
 class NodeEntry(MachineFields, kw_only=True):
@@ -123,7 +126,10 @@ class NodeEntry(MachineFields, kw_only=True):
 class PoolEntry(MachineFields, kw_only=True):
     """Nodes that are all alike, named after the pool: a100-1, a100-2, ..."""
 
-    nodes: Annotated[Count, says("How many nodes.", 100)]
+    nodes: Annotated[
+        Count | None,
+        says("How many nodes; leave it out in a cluster whose nodes are labelled with the pool.", 100),
+    ] = None
     gpus: Annotated[Count | None, says("GPUs on each; 8 unless given.", 8)] = None
     product: Annotated[str, says("The product, by its short or full name.", "A100-80")]
     memory: Annotated[Amount | None, says("Memory of each GPU in MiB, or with a unit; the product's.", "80GiB")] = None
@@ -158,7 +164,9 @@ class FaultEntry(OnGpuFields, kw_only=True):
 
     fault: Annotated[
         str,
-        says("What: unhealthy, xid:79, ecc:uncorrected, off-the-bus, throttle, memory-loss:8GiB.", "xid:79"),
+        says(
+            "What: unhealthy, xid:79, ecc:uncorrected, off-the-bus, throttle, memory-loss:8GiB, plugin:crash.", "xid:79"
+        ),
     ]
 
 

@@ -39,6 +39,7 @@ Labels = dict[str, str]
 
 def labels_of(machine: MachineReading) -> Labels:
     """The full set, sorted by name."""
+    machine = machine.staying
     found = {"gfd.timestamp": str(machine.taken_at_ms // 1000), "gpu.machine": MACHINE_TYPE}
     if machine.devices:
         model = _model(machine)

@@ -19,7 +19,7 @@ from gpuyard.fakegpu import build
 from gpuyard.fakegpu.control import LOG, DaemonStatus, NotUpError, Show, Shutdown, Status, ask, prepare_home
 from gpuyard.fakegpu.daemon import Settings, encode_settings
 from gpuyard.platform.clock import monotonic_ms, sleep_ms
-from gpuyard.platform.processes import Background, find_process, is_alive, start_in_background
+from gpuyard.platform.processes import Background, find_process, is_alive, kill_process, start_in_background
 
 START_MS: Final = 60_000
 END_MS: Final = 20_000
@@ -64,7 +64,15 @@ def bring_up(settings: Settings, tell: Tell) -> DaemonStatus:
     build_native(tell)
     log = settings.home / LOG
     command = [sys.executable, "-m", "gpuyard.fakegpu.daemon", encode_settings(settings)]
-    status = _first_status(settings.home, start_in_background(command, log), log)
+    daemon = start_in_background(command, log)
+    process = find_process(daemon.pid)
+    try:
+        status = _first_status(settings.home, daemon, log)
+    except BaseException:
+        # Also where we are told to end meanwhile: nobody waits for it any more.
+        if process is not None:
+            kill_process(process)
+        raise
     tell(f"model      {status.size()}")
     tell(f"exporter   {status.exporter}")
     return status

@@ -12,7 +12,7 @@ from operator import itemgetter
 from typing import Final
 
 MAGIC: Final = b"GPUYARD\0"
-VERSION: Final = 1
+VERSION: Final = 2
 EVENTS: Final = 64
 MIG_PROFILES: Final = 24
 NONE: Final = -1
@@ -136,6 +136,7 @@ DEVICE: Final = Record(
         **repeat("I", "power_mw power_limit_mw performance_state graphics_mhz sm_mhz memory_mhz video_mhz has_ecc"),
         **repeat("I", "last_xid pcie_replays remapped_rows_corrected remapped_rows_uncorrected mig_enabled"),
         **repeat("I", "pci_domain pci_bus pci_device first_mig mig_count first_process process_count"),
+        **repeat("I", "numa_node pcie_switch"),
         "uuid": NAME,
         **repeat(TEXT, "serial pci_bus_id"),
     },

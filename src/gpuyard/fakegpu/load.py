@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuyard.fakegpu.physics import Bools, Ints
-from gpuyard.fakegpu.profile import FULL_MILLI_PERCENT, Memory, Phase, Profile
+from gpuyard.fakegpu.profile import FULL_MILLI_PERCENT, Memory, Phase, Profile, progress
 
 NEVER: Final = np.iinfo(np.int64).max
 DRAW_EVERY_MS: Final = 10_000
@@ -88,6 +88,8 @@ class Start(NamedTuple):
     key: int
     profile: Profile
     needs: Needs
+    elapsed_ms: int = 0
+    """How long ago it began, where it did before we knew of it."""
 
 
 class Load:
@@ -149,12 +151,20 @@ class Load:
         self.first[rows] = [self.phases.start_of(start.profile) for start in starts]
         self.count[rows] = [len(start.profile.phases) for start in starts]
         self.rounds[rows] = [NEVER if start.profile.repeat is None else start.profile.repeat for start in starts]
-        self.phase[rows] = self.round[rows] = 0
-        self.entered[rows] = at_ms
+        come = [progress(start.profile, start.elapsed_ms) for start in starts]
+        self.phase[rows] = [each.phase for each in come]
+        self.round[rows] = [each.round for each in come]
+        self.entered[rows] = [at_ms - each.into_ms for each in come]
         self.give([start.needs for start in starts], rows)
+        self._keep_memory(rows[self.round[rows] >= self.rounds[rows]])
         self._enter(rows)
-        self._draw(rows, self.entered[rows])
+        self._draw(rows, np.full(len(rows), at_ms))
         return rows
+
+    def _keep_memory(self, rows: Ints) -> None:
+        """Tasks that are through with their profile hold what they had in its last phase."""
+        last = self.phases.table[self.first[rows] + self.count[rows] - 1]
+        self.memory[rows] = self._phase_memory(rows, last, self.entered[rows] - last[:, TIME])
 
     def give(self, needs: Sequence[Needs], rows: Ints) -> None:
         """What tasks can have of their devices."""
@@ -201,11 +211,11 @@ class Load:
         self.low[rows] = np.where(over, 0, table[:, LOW])
         self.spread[rows] = np.where(over, 0, table[:, HIGH] - table[:, LOW])
         going = rows[~over]
-        self.memory[going] = self._phase_memory(going, table[~over])
+        self.memory[going] = self._phase_memory(going, table[~over], self.entered[going])
 
-    def _phase_memory(self, rows: Ints, table: Ints) -> Ints:
+    def _phase_memory(self, rows: Ints, table: Ints, entered: Ints) -> Ints:
         low, high = table[:, MEMORY_LOW], table[:, MEMORY_HIGH]
-        drawn = low + self._random(rows, self.entered[rows], 1, high - low + 1)
+        drawn = low + self._random(rows, entered, 1, high - low + 1)
         # Bytes times thousandths of a per cent would leave 64 bits; in units of 1 KiB they do not.
         relative = (self.whole[rows] >> 10) * drawn // FULL_MILLI_PERCENT << 10
         asked = np.where(table[:, RELATIVE] == 1, relative, drawn)

@@ -71,6 +71,29 @@ def steady(percent: int) -> Profile:
     return Profile((Phase(None, percent, percent),))
 
 
+class Progress(msgspec.Struct, frozen=True):
+    """Where in a profile a task is: in which phase of which round, and for how long already."""
+
+    phase: int
+    round: int
+    into_ms: int
+
+
+def progress(profile: Profile, elapsed_ms: int) -> Progress:
+    """How far a task has come that began so long ago; after the last round it stands at the begin of one more."""
+    times = [phase.time_ms for phase in profile.phases]
+    whole_ms = sum(time_ms or 0 for time_ms in times)
+    rounds = elapsed_ms // whole_ms if times[-1] is not None else 0
+    if profile.repeat is not None and rounds >= profile.repeat:
+        return Progress(0, profile.repeat, elapsed_ms - profile.repeat * whole_ms)
+    into_ms = elapsed_ms - rounds * whole_ms
+    for at, time_ms in enumerate(times):
+        if time_ms is None or into_ms < time_ms:
+            return Progress(at, rounds, into_ms)
+        into_ms -= time_ms
+    raise AssertionError("a round is as long as its phases")
+
+
 def read_profile(text: str, repeat: str | int | None = None, source: str = "profile") -> Profile:
     """A profile of its own, as JSON or YAML, with `repeat` beside it; errors say where in the text."""
     try:

@@ -115,6 +115,10 @@ class DeviceReading(msgspec.Struct, frozen=True, gc=False):
     processes: tuple[ProcessReading, ...]
     tensor_percent: int = 0
     """How much of the time the tensor cores are at work; the exporter alone shows it."""
+    numa_node: int = 0
+    pcie_switch: int = 0
+    leaving: bool = False
+    """It is no longer wanted, and only there until whoever holds it lets go: nobody else is to get it."""
 
     @property
     def memory_free_bytes(self) -> int:
@@ -130,3 +134,10 @@ class MachineReading(msgspec.Struct, frozen=True, gc=False):
     cuda_version: str
     mig_strategy: str
     devices: tuple[DeviceReading, ...]
+
+    @property
+    def staying(self) -> "MachineReading":
+        """Without the devices that are leaving: what can be offered to others."""
+        if not any(device.leaving for device in self.devices):
+            return self
+        return msgspec.structs.replace(self, devices=tuple(device for device in self.devices if not device.leaving))

@@ -10,6 +10,7 @@ from typing import Final
 
 from gpuyard.errors import InputError
 from gpuyard.fakegpu.fleet import Fleet, MachineSpec
+from gpuyard.fakegpu.links import seats
 from gpuyard.fakegpu.render import Identity, identity
 from gpuyard.files.suggest import did_you_mean
 
@@ -33,8 +34,9 @@ class Register:
         first = len(self.identities)
         self._machines[machine.name] = machine
         self._gpus[machine.name] = range(first, first + len(machine.gpus))
+        places = seats(len(machine.gpus), machine.numa_nodes)
         for index, gpu in enumerate(machine.gpus):
-            self.identities.append(identity(gpu, index))
+            self.identities.append(identity(gpu, index, places[index]))
             self.places[machine.name, gpu.uuid] = first + index
 
     def gpus(self, machine: str) -> range:

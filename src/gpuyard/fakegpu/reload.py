@@ -13,7 +13,7 @@ import msgspec
 
 from gpuyard.errors import InputError
 from gpuyard.fakegpu.config import fleet_of
-from gpuyard.fakegpu.fleet import Fleet
+from gpuyard.fakegpu.fleet import Fleet, reduced
 from gpuyard.files.source import read_text
 
 _Stamp: TypeAlias = tuple[int, int, int, int] | None
@@ -37,11 +37,12 @@ class Refused(msgspec.Struct, frozen=True):
 class FleetFile:
     """A file, what it held when it was last good, and what is wrong with it now."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, only: str | None = None) -> None:
         self.path = path
+        self._only = only
         self._stamp = _stamp(path)
         self._text = read_text(path)
-        self.fleet = fleet_of(self._text, str(path))
+        self.fleet = self._fleet_of(self._text)
         self.error: InputError | None = None
 
     def poll(self) -> Loaded | Refused | None:
@@ -54,12 +55,15 @@ class FleetFile:
             text = read_text(self.path)
             if text == self._text and self.error is None:
                 return None
-            fleet = fleet_of(text, str(self.path))
+            fleet = self._fleet_of(text)
         except InputError as error:
             self.error = error
             return Refused(error)
         self._text, self.fleet, self.error = text, fleet, None
         return Loaded(fleet)
+
+    def _fleet_of(self, text: str) -> Fleet:
+        return reduced(fleet_of(text, str(self.path)), self._only)
 
 
 def _stamp(path: Path) -> _Stamp:

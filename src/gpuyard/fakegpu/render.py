@@ -15,6 +15,7 @@ import numpy as np
 
 from gpuyard.fakegpu.devices import HEALTHS, OFF_THE_BUS, Devices
 from gpuyard.fakegpu.fleet import GpuSpec, MachineSpec, mig_uuid
+from gpuyard.fakegpu.links import Seat
 from gpuyard.fakegpu.load import Load
 from gpuyard.fakegpu.physics import (
     MEMORY_LOAD_PERCENT,
@@ -57,11 +58,13 @@ class Identity(msgspec.Struct, frozen=True, gc=False):
     product: str
     pci_bus_id: str
     instances: tuple[MigInstance, ...]
+    seat: Seat
 
 
-def identity(spec: GpuSpec, index: int) -> Identity:
+def identity(spec: GpuSpec, index: int, seat: Seat) -> Identity:
     serial = f"132{zlib.crc32(spec.uuid.encode()):010d}"
-    return Identity(spec.uuid, serial, spec.product.name, f"00000000:{3 + 4 * index:02X}:00.0", _instances(spec))
+    bus_id = f"00000000:{3 + 4 * index:02X}:00.0"
+    return Identity(spec.uuid, serial, spec.product.name, bus_id, _instances(spec), seat)
 
 
 def _instances(spec: GpuSpec) -> tuple[MigInstance, ...]:
@@ -193,6 +196,9 @@ def device_reading(
         mig=_with_tasks(named.instances, visible, load, memory),
         processes=_processes(visible, load, memory),
         tensor_percent=percent * _tensor_load(product) // 100,
+        numa_node=named.seat.numa_node,
+        pcie_switch=named.seat.pcie_switch,
+        leaving=spec.leaving,
     )
 
 

@@ -15,6 +15,7 @@ from typing import Final
 from gpuyard.errors import FakeGpuError, InputError
 from gpuyard.fakegpu.config import read_fleet
 from gpuyard.fakegpu.control import (
+    ALL,
     Break,
     DaemonStatus,
     FaultStatus,
@@ -30,12 +31,11 @@ from gpuyard.fakegpu.control import (
 )
 from gpuyard.fakegpu.engine import Engine
 from gpuyard.fakegpu.faults import read_fault
-from gpuyard.fakegpu.fleet import Fleet
+from gpuyard.fakegpu.fleet import Fleet, no_machine, reduced
 from gpuyard.fakegpu.labels import labels_of, seed_labels_of
 from gpuyard.fakegpu.profile import BUSY
 from gpuyard.fakegpu.publish import Publisher
 from gpuyard.fakegpu.reading import MachineReading
-from gpuyard.files.suggest import did_you_mean
 from gpuyard.platform.clock import wall_ms
 from gpuyard.platform.processes import ProcessIdentity, find_process, is_alive
 
@@ -47,14 +47,17 @@ MAX_SHOWN_IN_ALL: Final = 512
 class Yard:
     """A fleet with its clock in somebody else's hand."""
 
-    def __init__(self, fleet: Fleet, publisher: Publisher, at_ms: int, seed: int = 0) -> None:
+    def __init__(
+        self, fleet: Fleet, publisher: Publisher, at_ms: int, seed: int = 0, max_shown: int = MAX_SHOWN
+    ) -> None:
         self.engine = Engine(fleet, seed=seed, at_ms=at_ms)
         self.exporter = ""
         self.config: str | None = None
         self.config_error: str | None = None
         self._publisher = publisher
         self._since_ms = at_ms
-        self._shown = _shown_at_first(self.engine.machines)
+        self._max_shown = max_shown
+        self._shown = self._shown_at_first()
         self._watched: dict[tuple[str, str], ProcessIdentity] = {}
 
     # ------------------------------------------------------------------------------------------------- time passes
@@ -73,7 +76,7 @@ class Yard:
             self._publisher.remove(gone)
         self._watched = {key: process for key, process in self._watched.items() if key[0] in known}
         kept = [node for node in self._shown if node in known]
-        self._shown = list(dict.fromkeys([*kept, *_shown_at_first(self.engine.machines)]))
+        self._shown = list(dict.fromkeys([*kept, *self._shown_at_first()]))
         self._publish()
 
     def close(self) -> None:
@@ -81,6 +84,10 @@ class Yard:
         for node in self._shown:
             self._publisher.remove(node)
         self._publisher.close()
+
+    def _shown_at_first(self) -> list[str]:
+        machines = self.engine.machines
+        return list(machines if len(machines) <= self._max_shown else machines[: min(1, self._max_shown)])
 
     def _end_what_lost_its_process(self) -> None:
         for (node, task), process in list(self._watched.items()):
@@ -109,7 +116,7 @@ class Yard:
         if node is None and machines:
             return machines[0]
         if node is None or node not in machines:
-            raise _no_machine(str(node), machines)
+            raise no_machine(str(node), machines)
         return node
 
     # ----------------------------------------------------------------------------------------------------- answers
@@ -132,9 +139,11 @@ class Yard:
     def _act(self, request: Request) -> None:
         match request:
             case Break(node, gpu, fault, for_ms):
-                self.engine.fault(self._known(node), gpu, read_fault(fault), for_ms=for_ms)
+                for one in self._meant(self._known(node), gpu):
+                    self.engine.fault(node, one, read_fault(fault), for_ms=for_ms)
             case Heal(node, gpu):
-                self.engine.heal(self._known(node), gpu)
+                for one in self._meant(self._known(node), gpu):
+                    self.engine.heal(node, one)
             case Use():
                 self._use(request)
             case Start():
@@ -144,6 +153,10 @@ class Yard:
                 self.engine.stop(self._known(node), task)
             case _:
                 raise FakeGpuError(f"this daemon does not know {type(request).__name__}", fix="start it anew")
+
+    def _meant(self, node: str, gpu: int | str) -> Sequence[int | str]:
+        """The GPU of that index or id, or all of the machine."""
+        return range(len(self.engine.reading(node).devices)) if gpu == ALL else (gpu,)
 
     def _use(self, request: Use) -> None:
         process = _living(request.pid)
@@ -214,10 +227,6 @@ class Yard:
         return MachineStatus(directory, reading, faults)
 
 
-def _shown_at_first(machines: Sequence[str]) -> list[str]:
-    return list(machines if len(machines) <= MAX_SHOWN else machines[:1])
-
-
 def _living(pid: int) -> ProcessIdentity:
     process = find_process(pid)
     if process is None:
@@ -225,17 +234,8 @@ def _living(pid: int) -> ProcessIdentity:
     return process
 
 
-def _no_machine(node: str, machines: Sequence[str]) -> InputError:
-    more = f" and {len(machines) - 5} more" if len(machines) > 5 else ""
-    there_are = f"there are: {', '.join(machines[:5])}{more}" if machines else "the fleet has no machine"
-    return InputError(f'no machine is called "{node}"{did_you_mean(node, machines)}', fix=there_are)
-
-
 def labels_in(config: Path, request: Labels) -> dict[str, str]:
     """The labels of a machine as a fleet file describes it; nothing needs to run for that."""
-    fleet = read_fleet(config)
-    machine = next((machine for machine in fleet.machines if machine.name == request.node), None)
-    if machine is None:
-        raise _no_machine(request.node, [machine.name for machine in fleet.machines])
-    reading = Engine(Fleet((machine,)), seed=0, at_ms=wall_ms()).reading(request.node)
+    machines = reduced(read_fleet(config), request.node).machines
+    reading = Engine(Fleet(machines), seed=0, at_ms=wall_ms()).reading(request.node)
     return seed_labels_of(reading) if request.seed_only else labels_of(reading)

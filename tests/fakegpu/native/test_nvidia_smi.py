@@ -320,7 +320,7 @@ def test_another_version(smi: Smi, two: None, publisher: Publisher) -> None:
     state.write_bytes(content)
     done = smi()
     assert (done.returncode, done.stdout) == (18, "Failed to initialize NVML: Driver/library version mismatch\n")
-    assert "has version 9 of the state file; this program reads version 1" in done.stderr
+    assert "has version 9 of the state file; this program reads version 2" in done.stderr
 
 
 def test_a_lost_gpu_is_named_and_the_others_are_shown(smi: Smi, publisher: Publisher) -> None:

@@ -3,7 +3,6 @@
 
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 /* A call with one result: whether the device has such a thing at all, and the result. */
 #define VALUE(name, type, has_it, result)                                           \
@@ -607,113 +606,6 @@ API nvmlReturn_t nvmlDeviceGetPcieThroughput(nvmlDevice_t handle, unsigned count
     if (status != NVML_SUCCESS) return status;
     if (counter > 1) return NVML_ERROR_INVALID_ARGUMENT;
     *kib_per_s = (unsigned)((counter ? seen.device.pcie_rx_bytes_per_s : seen.device.pcie_tx_bytes_per_s) / 1024);
-    return NVML_SUCCESS;
-}
-
-enum { LINKS = 18 };
-
-static nvmlReturn_t link_of(nvmlDevice_t handle, unsigned link, const void *out, struct seen *seen) {
-    nvmlReturn_t status = nvml_look_gpu(handle, out, seen);
-    if (status != NVML_SUCCESS) return status;
-    if (link >= LINKS) return NVML_ERROR_INVALID_ARGUMENT;
-    return link < seen->product.nvlinks ? NVML_SUCCESS : NVML_ERROR_NOT_SUPPORTED;
-}
-
-API nvmlReturn_t nvmlDeviceGetNvLinkState(nvmlDevice_t handle, unsigned link, unsigned *active) {
-    struct seen seen;
-    nvmlReturn_t status = link_of(handle, link, active, &seen);
-    if (status == NVML_SUCCESS) *active = 1;
-    return status;
-}
-
-API nvmlReturn_t nvmlDeviceGetNvLinkVersion(nvmlDevice_t handle, unsigned link, unsigned *version) {
-    struct seen seen;
-    nvmlReturn_t status = link_of(handle, link, version, &seen);
-    if (status == NVML_SUCCESS) *version = seen.product.nvlink_version;
-    return status;
-}
-
-API nvmlReturn_t nvmlDeviceGetNvLinkCapability(nvmlDevice_t handle, unsigned link, unsigned capability, unsigned *has) {
-    struct seen seen;
-    nvmlReturn_t status = link_of(handle, link, has, &seen);
-    if (status == NVML_SUCCESS && capability > 5) return NVML_ERROR_INVALID_ARGUMENT;
-    if (status == NVML_SUCCESS) *has = 1;
-    return status;
-}
-
-API nvmlReturn_t nvmlDeviceGetNvLinkErrorCounter(nvmlDevice_t handle, unsigned link, unsigned counter,
-                                                 unsigned long long *count) {
-    struct seen seen;
-    nvmlReturn_t status = link_of(handle, link, count, &seen);
-    if (status == NVML_SUCCESS && counter > 4) return NVML_ERROR_INVALID_ARGUMENT;
-    if (status == NVML_SUCCESS) *count = 0;
-    return status;
-}
-
-enum { TO_A_SWITCH = 2 };
-
-API nvmlReturn_t nvmlDeviceGetNvLinkRemoteDeviceType(nvmlDevice_t handle, unsigned link, unsigned *kind) {
-    struct seen seen;
-    nvmlReturn_t status = link_of(handle, link, kind, &seen);
-    if (status == NVML_SUCCESS) *kind = TO_A_SWITCH;
-    return status;
-}
-
-enum { ACROSS_THE_NODE = 40, PEER_OK = 0, PEER_NOT_SUPPORTED = 5 };
-
-static nvmlReturn_t pair(nvmlDevice_t one, nvmlDevice_t other, const void *out, struct seen *seen) {
-    struct seen second;
-    nvmlReturn_t status = nvml_look_gpu(one, out, seen);
-    return status == NVML_SUCCESS ? nvml_look_gpu(other, out, &second) : status;
-}
-
-API nvmlReturn_t nvmlDeviceGetTopologyCommonAncestor(nvmlDevice_t one, nvmlDevice_t other, unsigned *level) {
-    struct seen seen;
-    nvmlReturn_t status = pair(one, other, level, &seen);
-    if (status == NVML_SUCCESS) *level = one == other ? 0 : ACROSS_THE_NODE;
-    return status;
-}
-
-enum { BY_NVLINK = 2, PEER_WAYS = 6 };
-
-API nvmlReturn_t nvmlDeviceGetP2PStatus(nvmlDevice_t one, nvmlDevice_t other, unsigned way, unsigned *peer) {
-    struct seen seen;
-    nvmlReturn_t status = pair(one, other, peer, &seen);
-    if (status != NVML_SUCCESS) return status;
-    if (way >= PEER_WAYS) return NVML_ERROR_INVALID_ARGUMENT;
-    *peer = way == BY_NVLINK && !seen.product.nvlinks ? PEER_NOT_SUPPORTED : PEER_OK;
-    return NVML_SUCCESS;
-}
-
-API nvmlReturn_t nvmlDeviceOnSameBoard(nvmlDevice_t one, nvmlDevice_t other, int *same) {
-    struct seen seen;
-    nvmlReturn_t status = pair(one, other, same, &seen);
-    if (status == NVML_SUCCESS) *same = one == other;
-    return status;
-}
-
-API nvmlReturn_t nvmlDeviceGetCpuAffinity(nvmlDevice_t handle, unsigned size, unsigned long *set) {
-    struct seen seen;
-    nvmlReturn_t status = nvml_look_gpu(handle, size ? set : NULL, &seen);
-    if (status != NVML_SUCCESS) return status;
-    long processors = sysconf(_SC_NPROCESSORS_CONF);
-    memset(set, 0, size * sizeof *set);
-    for (long i = 0; i < processors && i < (long)size * 64; i++) set[i / 64] |= 1ul << i % 64;
-    return NVML_SUCCESS;
-}
-
-API nvmlReturn_t nvmlDeviceGetCpuAffinityWithinScope(nvmlDevice_t handle, unsigned size, unsigned long *set,
-                                                     unsigned scope) {
-    return scope > 1 ? NVML_ERROR_INVALID_ARGUMENT : nvmlDeviceGetCpuAffinity(handle, size, set);
-}
-
-API nvmlReturn_t nvmlDeviceGetMemoryAffinity(nvmlDevice_t handle, unsigned size, unsigned long *set, unsigned scope) {
-    struct seen seen;
-    nvmlReturn_t status = nvml_look_gpu(handle, size ? set : NULL, &seen);
-    if (status != NVML_SUCCESS) return status;
-    if (scope > 1) return NVML_ERROR_INVALID_ARGUMENT;
-    memset(set, 0, size * sizeof *set);
-    set[0] = 1;
     return NVML_SUCCESS;
 }
 

@@ -131,20 +131,26 @@ void smi_process_monitor(struct smi *smi, int header) {
     }
 }
 
+static void connection(struct smi *smi, const struct smi_gpu *one, const struct smi_gpu *other) {
+    const struct gy_device *here = one->device, *there = other->device;
+    if (one == other) fputs("\t X ", smi->out);
+    else if (one->product->nvlinks && one->product == other->product) fprintf(smi->out, "\tNV%u", one->product->nvlinks);
+    else if (here->pcie_switch == there->pcie_switch) fputs("\tPIX", smi->out);
+    else fputs(here->numa_node == there->numa_node ? "\tNODE" : "\tSYS", smi->out);
+}
+
 void smi_topology(struct smi *smi) {
     for (unsigned i = 0; i < smi->count; i++) fprintf(smi->out, "\tGPU%u", smi->gpus[i].index);
     fputs("\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\n", smi->out);
     for (unsigned i = 0; i < smi->count; i++) {
         fprintf(smi->out, "GPU%u", smi->gpus[i].index);
-        for (unsigned j = 0; j < smi->count; j++) {
-            if (i == j) fputs("\t X ", smi->out);
-            else if (smi->gpus[i].product->nvlinks) fprintf(smi->out, "\tNV%u", smi->gpus[i].product->nvlinks);
-            else fputs("\tNODE", smi->out);
-        }
-        fputs("\t\t\tN/A\n", smi->out);
+        for (unsigned j = 0; j < smi->count; j++) connection(smi, &smi->gpus[i], &smi->gpus[j]);
+        fprintf(smi->out, "\t\t%u\t\tN/A\n", smi->gpus[i].device->numa_node);
     }
     fputs(
-        "\nLegend:\n\n  X    = Self\n  NODE = Connection across PCIe host bridges within one NUMA node\n"
+        "\nLegend:\n\n  X    = Self\n  SYS  = Connection across PCIe and the link between NUMA nodes\n"
+        "  NODE = Connection across PCIe host bridges within one NUMA node\n"
+        "  PIX  = Connection across one PCIe bridge\n"
         "  NV#  = Connection across a bonded set of # NVLinks\n",
         smi->out);
 }

@@ -17,7 +17,7 @@
 #include <stdint.h>
 
 #define GY_MAGIC "GPUYARD\0"
-#define GY_VERSION 1u
+#define GY_VERSION 2u
 #define GY_NONE (-1) /* A signed field the device does not have. */
 
 enum { GY_UUID = 96, GY_NAME = 96, GY_TEXT = 32, GY_PROCESS_NAME = 256, GY_EVENTS = 64, GY_MIG_PROFILES = 24 };
@@ -110,6 +110,7 @@ struct gy_device {
     uint32_t pci_domain, pci_bus, pci_device;
     uint32_t first_mig, mig_count;
     uint32_t first_process, process_count;
+    uint32_t numa_node, pcie_switch;
     char uuid[GY_UUID];
     char serial[GY_TEXT];
     char pci_bus_id[GY_TEXT]; /* "00000000:07:00.0" */

@@ -9,8 +9,20 @@
 #include <unistd.h>
 
 #define DEFAULT_DIRECTORY "/run/gpuyard-fake"
+#define GRANTED "/run/gpuyard-fake.granted"
 
 /* ---------------------------------------------------------------------------------------------- opening the file */
+
+/* A container that was given devices has a list of them mounted, which none of its programs can change. */
+static void read_grant(struct gy_view *view) {
+    int file = open(GRANTED, O_RDONLY | O_CLOEXEC);
+    strcpy(view->granted, "all");
+    if (file < 0) return;
+    ssize_t size = read(file, view->granted, sizeof view->granted - 1);
+    close(file);
+    view->granted[size < 0 ? 0 : size] = 0;
+    view->granted[strcspn(view->granted, "\n")] = 0;
+}
 
 static void read_environment(struct gy_view *view) {
     const char *directory = getenv("GPUYARD_FAKE_STATE");
@@ -76,6 +88,7 @@ static enum gy_status map(struct gy_view *view, const struct gy_header **header,
 
 enum gy_status gy_open(struct gy_view *view) {
     read_environment(view);
+    read_grant(view);
     if (view->hidden) {
         snprintf(view->why, sizeof view->why, "NVIDIA_VISIBLE_DEVICES is empty or void");
         return GY_NO_STATE;
@@ -160,8 +173,9 @@ static int names(const char *word, size_t length, const struct gy_device *device
     return strlen(own) == length && !memcmp(word, own, length);
 }
 
-static int listed(const struct gy_view *view, const struct gy_device *device, const struct gy_mig *mig) {
-    const char *word = view->visible;
+static int listed(const char *list, const struct gy_device *device, const struct gy_mig *mig) {
+    const char *word = list;
+    if (!strcmp(list, "all")) return 1;
     while (*word) {
         size_t length = strcspn(word, ",");
         if (names(word, length, device, mig)) return 1;
@@ -170,28 +184,40 @@ static int listed(const struct gy_view *view, const struct gy_device *device, co
     return 0;
 }
 
-int gy_shows_mig(const struct gy_view *view, const struct gy_reading *reading, uint32_t mig) {
+static int shows_mig(const char *list, const struct gy_reading *reading, uint32_t mig) {
     const struct gy_mig *one = &reading->migs[mig];
-    uint32_t device = one->device;
-    if (!strcmp(view->visible, "all")) return 1;
-    if (device >= reading->device_count) return 0;
-    return listed(view, &reading->devices[device], NULL) || listed(view, &reading->devices[device], one);
+    const struct gy_device *device = &reading->devices[one->device];
+    return listed(list, device, NULL) || listed(list, device, one);
+}
+
+static int shows_device(const char *list, const struct gy_reading *reading, uint32_t device) {
+    if (listed(list, &reading->devices[device], NULL)) return 1;
+    struct gy_span migs = gy_migs_of(reading, device);
+    for (uint32_t i = migs.first; i < migs.end; i++)
+        if (listed(list, &reading->devices[device], &reading->migs[i])) return 1;
+    return 0;
+}
+
+static int shows_all(const struct gy_view *view) {
+    return !strcmp(view->visible, "all") && !strcmp(view->granted, "all");
+}
+
+int gy_shows_mig(const struct gy_view *view, const struct gy_reading *reading, uint32_t mig) {
+    if (shows_all(view)) return 1;
+    if (reading->migs[mig].device >= reading->device_count) return 0;
+    return shows_mig(view->visible, reading, mig) && shows_mig(view->granted, reading, mig);
 }
 
 int gy_shows_process(const struct gy_view *view, const struct gy_reading *reading, uint32_t device, uint32_t process) {
     int32_t instance = reading->processes[process].mig;
     struct gy_span migs = gy_migs_of(reading, device);
-    if (instance == GY_NONE || !strcmp(view->visible, "all")) return 1;
+    if (instance == GY_NONE || shows_all(view)) return 1;
     for (uint32_t i = migs.first; i < migs.end; i++)
         if ((int32_t)reading->migs[i].index == instance) return gy_shows_mig(view, reading, i);
     return 1;
 }
 
 int gy_shows_device(const struct gy_view *view, const struct gy_reading *reading, uint32_t device) {
-    const struct gy_device *one = &reading->devices[device];
-    if (!strcmp(view->visible, "all") || listed(view, one, NULL)) return 1;
-    struct gy_span migs = gy_migs_of(reading, device);
-    for (uint32_t i = migs.first; i < migs.end; i++)
-        if (listed(view, one, &reading->migs[i])) return 1;
-    return 0;
+    if (shows_all(view)) return 1;
+    return shows_device(view->visible, reading, device) && shows_device(view->granted, reading, device);
 }

@@ -1,6 +1,7 @@
 /* The state file as a process sees it: mapped once, filtered by NVIDIA_VISIBLE_DEVICES.
  *
  * Place in the flow: state file ─**view**─▶ nvml*.c, smi*.c.
+ * A device is seen if NVIDIA_VISIBLE_DEVICES names it; in a container that was given devices it must be one of those, too.
  * Invariant: what is copied between gy_begin and a true gy_still is one whole reading, and costs no system call while
  * the file stays the same.
  */
@@ -11,7 +12,7 @@
 
 #include "state.h"
 
-enum { GY_PATH = 4096, GY_VISIBLE = 4096, GY_WHY = GY_PATH + 160 };
+enum { GY_PATH = 4096, GY_VISIBLE = 32768, GY_WHY = GY_PATH + 160 };
 
 enum gy_status {
     GY_OK = 0,
@@ -26,6 +27,7 @@ struct gy_view {
     int hidden; /* NVIDIA_VISIBLE_DEVICES asks for no driver at all. */
     char path[GY_PATH];
     char visible[GY_VISIBLE];
+    char granted[GY_VISIBLE]; /* What a container was given: "all", or ids, whatever its variables say. */
     char why[GY_WHY]; /* What is wrong, in words, when a status is not GY_OK. */
 };
 

@@ -1,0 +1,1 @@
+"""The fake GPUs on real Kubernetes nodes."""

@@ -1,0 +1,207 @@
+"""Objects of one kind, followed: listed once, then every change as it happens, through all that goes wrong between.
+
+Place in the flow: API server ─list, watch─▶ **follow** ─Listed, Changed, Gone─▶ whoever keeps a picture. Invariants:
+between two `Listed` no change is left out; after a gap that cannot be closed (410) there is a new `Listed`, and what
+is not in it is gone; a watch that has gone silent is noticed within SILENCE_S and opened anew where it stood.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any, Final, Generic, TypeAlias, TypeVar
+
+import msgspec
+
+from gpuyard.errors import KubeError, KubeRefusedError
+from gpuyard.kubeapi.client import GONE, KubeClient, Status, refusal
+from gpuyard.platform.chance import some_of
+
+PAGE: Final = 500
+"""Objects asked for at once; a large cluster does not have to answer with all of them in one piece."""
+WATCH_S: Final = 60
+"""After so long the server ends a watch, and we open the next one: it cannot be dead for longer without our knowing."""
+SILENCE_S: Final = WATCH_S + 15
+MAX_EVENT_BYTES: Final = 16 << 20
+FIRST_WAIT_MS: Final = 100
+MOST_WAIT_MS: Final = 5_000
+
+Object = TypeVar("Object")
+Outage = Callable[[KubeError | None], None]
+"""Told of every failure, and with None whenever the server has answered."""
+
+
+class Listed(msgspec.Struct, Generic[Object], frozen=True):
+    """All there are; whatever else was known is gone."""
+
+    objects: tuple[Object, ...]
+
+
+class Changed(msgspec.Struct, Generic[Object], frozen=True):
+    """One is new, or is different now."""
+
+    object: Object
+
+
+class Gone(msgspec.Struct, Generic[Object], frozen=True):
+    """One is no longer there, or no longer among those asked for; as it last was."""
+
+    object: Object
+
+
+Change: TypeAlias = Listed[Object] | Changed[Object] | Gone[Object]
+
+
+class _ListMeta(msgspec.Struct, rename="camel"):
+    resource_version: str = ""
+    continue_: str = msgspec.field(name="continue", default="")
+
+
+class _List(msgspec.Struct):
+    metadata: _ListMeta
+    items: list[msgspec.Raw] | None = None
+
+
+class _Event(msgspec.Struct):
+    type: str
+    object: msgspec.Raw
+
+
+class _Meta(msgspec.Struct, rename="camel"):
+    resource_version: str = ""
+
+
+class _Versioned(msgspec.Struct):
+    metadata: _Meta
+
+
+_LISTS: Final = msgspec.json.Decoder(_List)
+_EVENTS: Final = msgspec.json.Decoder(_Event)
+_VERSIONS: Final = msgspec.json.Decoder(_Versioned)
+
+
+class Follower(Generic[Object]):
+    """One collection, decoded into the fields `kind` declares; everything else of the JSON is skipped."""
+
+    def __init__(
+        self,
+        client: KubeClient,
+        path: str,
+        kind: type[Object],
+        *,
+        outage: Outage,
+        selectors: Mapping[str, str] | None = None,
+    ) -> None:
+        self._client = client
+        self._path = path
+        self._decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(kind)
+        self._selectors = dict(selectors or {})
+        self._outage = outage
+        self._version = ""
+        self._failures = 0
+
+    async def changes(self) -> AsyncIterator[Change[Object]]:
+        """For ever; whatever goes wrong is told to `outage` and tried again."""
+        while True:
+            try:
+                if not self._version:
+                    listed = await self._list()
+                    self._well()
+                    yield listed
+                async for change in self._watch():
+                    self._well()
+                    yield change
+            except KubeError as error:
+                await self._pause(error)
+
+    def _well(self) -> None:
+        self._failures = 0
+        self._outage(None)
+
+    async def _pause(self, error: KubeError) -> None:
+        """A version that is too old is no failure: we list anew, at once unless that does not help either."""
+        self._failures += 1
+        if isinstance(error, KubeRefusedError) and error.status == GONE:
+            self._version = ""
+            if self._failures == 1:
+                return
+        self._outage(error)
+        await asyncio.sleep(some_of(min(FIRST_WAIT_MS << min(self._failures, 16), MOST_WAIT_MS)) / 1000)
+
+    # ---------------------------------------------------------------------------------------------------------- list
+
+    async def _list(self) -> Listed[Object]:
+        found: list[Object] = []
+        async for page in _pages(self._client, self._path, self._selectors):
+            found += [_decoded(self._decoder, raw, self._path) for raw in page.items or ()]
+            self._version = page.metadata.resource_version
+        return Listed(tuple(found))
+
+    # --------------------------------------------------------------------------------------------------------- watch
+
+    async def _watch(self) -> AsyncIterator[Change[Object]]:
+        params = {
+            **self._selectors,
+            "watch": "true",
+            "allowWatchBookmarks": "true",
+            "resourceVersion": self._version,
+            "timeoutSeconds": str(WATCH_S),
+        }
+        async with self._client.stream(self._path, params, SILENCE_S) as pieces:
+            self._well()
+            async for line in _lines(pieces, self._path):
+                change = self._change(line)
+                if change is not None:
+                    yield change
+
+    def _change(self, line: bytes) -> Change[Object] | None:
+        event = _decoded(_EVENTS, line, self._path)
+        if event.type == "ERROR":
+            said = msgspec.json.decode(event.object, type=Status)
+            raise refusal(said.code, bytes(event.object), f"to go on with {self._path}")
+        self._version = _decoded(_VERSIONS, event.object, self._path).metadata.resource_version
+        if event.type == "BOOKMARK":
+            return None
+        found = _decoded(self._decoder, event.object, self._path)
+        return Gone(found) if event.type == "DELETED" else Changed(found)
+
+
+async def listed(client: KubeClient, path: str, kind: type[Object]) -> list[Object]:
+    """All objects of a collection as they are now, for those who do not want to follow it."""
+    decoder = msgspec.json.Decoder(kind)
+    return [_decoded(decoder, raw, path) async for page in _pages(client, path, {}) for raw in page.items or ()]
+
+
+async def _pages(client: KubeClient, path: str, selectors: Mapping[str, str]) -> AsyncIterator[_List]:
+    more = ""
+    while True:
+        params = {**selectors, "limit": str(PAGE), **({"continue": more} if more else {})}
+        page: _List = _decoded(_LISTS, await client.get(path, params), path)
+        yield page
+        more = page.metadata.continue_
+        if not more:
+            return
+
+
+async def _lines(pieces: AsyncIterator[bytes], path: str) -> AsyncIterator[bytes]:
+    """Whole lines of a stream; an event may come in many pieces."""
+    held: list[bytes] = []
+    size = 0
+    async for piece in pieces:
+        first, *rest = piece.split(b"\n")
+        held.append(first)
+        size += len(first)
+        for line in rest:
+            whole = b"".join(held)
+            if whole:
+                yield whole
+            held, size = [line], len(line)
+        if size > MAX_EVENT_BYTES:
+            raise KubeError(f"an event of {path} is larger than {MAX_EVENT_BYTES >> 20} MiB")
+
+
+def _decoded(decoder: msgspec.json.Decoder[Any], content: bytes | msgspec.Raw, path: str) -> Any:  # noqa: ANN401
+    try:
+        return decoder.decode(content)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise KubeError(f"the API server's answer about {path} cannot be read: {error}") from None

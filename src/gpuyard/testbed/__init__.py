@@ -1,0 +1,1 @@
+"""The real Kubernetes parts, started and stopped on one machine."""
