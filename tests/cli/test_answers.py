@@ -12,7 +12,8 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
-from gpuyard.cli.main import USAGE, cli
+from gpuyard.cli.exit_codes import USAGE
+from gpuyard.cli.main import cli
 from gpuyard.cli.show_answers import queue_bar
 from gpuyard.model.explanation import QueueStanding
 

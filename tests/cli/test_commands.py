@@ -9,11 +9,14 @@ from click.testing import CliRunner, Result
 
 from gpuyard import __version__
 from gpuyard.cli import main as entry
-from gpuyard.cli.main import BUG, USAGE, cli
+from gpuyard.cli.commands import COMMANDS
+from gpuyard.cli.exit_codes import BUG, USAGE
+from gpuyard.cli.main import cli
 from gpuyard.cli.schema import KINDS as CLI_KINDS
 from gpuyard.cli.show import free_gpus
 from gpuyard.fakegpu.format import fleet_schema
-from gpuyard.files import KINDS, json_schema, read_cluster
+from gpuyard.files.cluster import read_cluster
+from gpuyard.files.schema import KINDS, json_schema
 
 FILES = Path(__file__).parents[1] / "files"
 EXAMPLE = Path(entry.__file__).parents[1] / "examples" / "cluster.yaml"
@@ -53,8 +56,9 @@ def test_version() -> None:
 
 def all_commands() -> list[list[str]]:
     found: list[list[str]] = [[]]
-    for name, command in cli.commands.items():
+    for name in COMMANDS:
         found.append([name])
+        command = cli.get_command(click.Context(cli), name)
         if isinstance(command, click.Group):
             found += [[name, below] for below in command.commands]
     return found
@@ -106,7 +110,7 @@ def test_ctrl_c_ends_quietly(monkeypatch: pytest.MonkeyPatch, cluster: Path) -> 
     def interrupted(path: Path) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("gpuyard.files.read_cluster", interrupted)
+    monkeypatch.setattr("gpuyard.files.cluster.read_cluster", interrupted)
     result = run("plan", "--cluster", cluster)
     assert (result.exit_code, result.stderr.strip()) == (130, "stopped")
 
@@ -282,11 +286,16 @@ def test_the_schema_is_printed(kind: str) -> None:
 
 
 def test_the_kinds_of_schema_are_those_of_the_readers() -> None:
-    assert (*KINDS, "fleet") == CLI_KINDS
+    assert (*KINDS, "fleet", "openapi") == CLI_KINDS
 
 
 def test_the_schema_of_a_fleet_is_printed() -> None:
     assert json.loads(run("schema", "fleet").output) == fleet_schema()
+
+
+def test_the_description_of_the_rest_api_is_printed() -> None:
+    described = json.loads(run("schema", "openapi").output)
+    assert (described["openapi"], described["info"]["version"]) == ("3.1.0", __version__)
 
 
 def test_the_demo_shows_cluster_queues_decisions_and_what_to_try() -> None:

@@ -216,3 +216,26 @@ def test_the_products_are_listed() -> None:
 
 def test_the_example_is_a_fleet() -> None:
     assert "nvidia.com/mig-3g.40gb.count=1\n" in done("labels", "node-b", "--config", ROOT / "examples" / "fleet.yaml")
+
+
+# --------------------------------------------------------------------------------------------------------- Kubernetes
+
+
+def test_the_help_of_the_device_plugin_teaches() -> None:
+    told = done("device-plugin", "--help")
+    for word in ("nvidia.com/gpu", "--no-inject", "--plugin-dir", "NODE_NAME", "registers again"):
+        assert word in told
+
+
+def test_a_device_plugin_cannot_follow_a_pipe(tmp_path: Path) -> None:
+    assert "name a file" in error("device-plugin", "--config", "-", "--home", tmp_path / "home")
+
+
+def test_faults_may_be_of_all_gpus_and_of_the_plugin(home: Path) -> None:
+    assert done("fault", "node-2", "all", "plugin:hang", "--home", home) == (
+        "plugin:hang on all GPUs of node-2 until it is healed\n"
+    )
+    shown = json.loads(done("status", "node-2", "-o", "json", "--home", home))
+    assert [fault["fault"] for fault in shown["machines"][0]["faults"]] == ["plugin:hang", "plugin:hang"]
+    assert done("heal", "node-2", "all", "--home", home) == "all GPUs of node-2 are well\n"
+    assert "plugin:crash" in error("fault", "node-2", "0", "plugin:crush", "--home", home)

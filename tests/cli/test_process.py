@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 FILES = Path(__file__).parents[1] / "files"
 GPUYARD = [sys.executable, "-c", "from gpuyard.cli.main import main; main()"]
 

@@ -51,6 +51,7 @@ def test_the_wheel_carries_licence_types_and_examples(wheel: Path) -> None:
     information = f"gpuyard-{gpuyard.__version__}.dist-info"
     assert {f"{information}/licenses/LICENSE", f"{information}/licenses/NOTICE", "gpuyard/py.typed"} <= names
     assert {f"gpuyard/examples/{example.name}" for example in EXAMPLES.glob("*.yaml")} <= names
+    assert "gpuyard/proto/gpuyard/pool/v1/gpu_resource_manager.proto" in names
 
 
 def test_the_installed_command_says_its_version(command: Path, tmp_path: Path) -> None:

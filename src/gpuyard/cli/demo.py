@@ -30,7 +30,7 @@ def demo(as_yaml: bool) -> None:
 
 def _show_example() -> None:
     from gpuyard.cli.show import console, free_gpus, show_cluster, show_plan, show_queues
-    from gpuyard.files import read_cluster
+    from gpuyard.files.cluster import read_cluster
     from gpuyard.scheduler.cycle import schedule
 
     cluster = read_cluster(EXAMPLE)

@@ -9,6 +9,7 @@ import click
 
 from gpuyard.cli.inputs import InputFile
 from gpuyard.cli.output import output_option, print_data
+from gpuyard.cli.session import Session, connected
 
 if TYPE_CHECKING:
     from gpuyard.model.snapshot import Snapshot
@@ -18,20 +19,49 @@ MAX_JOBS_NAMED = 10
 
 @click.command(epilog="How to read the answer: docs/explain.md. To try a way out: gpuyard what-if")
 @click.argument("job", metavar="JOB")
-@click.option("--cluster", "cluster_path", required=True, type=InputFile(), help="The cluster file.")
+@click.option("--cluster", "cluster_path", type=InputFile(), help="Answer from a cluster file instead.")
 @output_option
-def explain(job: str, cluster_path: Path, output: str) -> None:
+@connected
+def explain(session: Session, job: str, cluster_path: Path | None, output: str) -> None:
     """Say everything about one job: what blocks it, its turn, and the cheapest ways out.
 
     Every way out has been tried: after it, the next plan does give the job a place. Of a job that runs it says
-    where, since when and why, and whether it must give way and to whom. A file named - is read from a pipe.
+    where, since when and why, and whether it must give way and to whom. Ends with 0 if the job runs or can, 10 if it
+    waits, 11 if waiting alone cannot help; from a cluster file always with 0. A file named - is read from a pipe.
 
     \b
+    gpuyard explain 17
+    gpuyard explain train -o json
     gpuyard explain llm --cluster cluster.yaml
-    gpuyard explain llm --cluster cluster.yaml -o json
     gpuyard demo --yaml | gpuyard explain ads-sweep --cluster -
     """
-    from gpuyard.files import read_cluster
+    if cluster_path is None:
+        _ask_server(session, job, output)
+    else:
+        _answer_from_file(job, cluster_path, output)
+
+
+def _ask_server(session: Session, job: str, output: str) -> None:
+    from gpuyard.cli.job_ids import one_job
+    from gpuyard.cli.listing import print_object
+    from gpuyard.sdk import calls
+    from gpuyard.sdk.answers import decoded_json
+    from gpuyard.wire.rest import ExplanationObject
+
+    raw = session.client.send(calls.explain_job(one_job(session.client, job)).verbatim())
+    answer: ExplanationObject = decoded_json(raw, ExplanationObject)
+    if output != "text":
+        print_object(raw, output)
+    else:
+        from gpuyard.cli.show import console
+        from gpuyard.cli.show_answers import show_explanation
+
+        show_explanation(console(), answer.explanation, int(answer.at.timestamp() * 1000))
+    click.get_current_context().exit(answer.exit_code)
+
+
+def _answer_from_file(job: str, cluster_path: Path, output: str) -> None:
+    from gpuyard.files.cluster import read_cluster
     from gpuyard.scheduler.explain import explain as explain_job
 
     cluster = read_cluster(cluster_path)

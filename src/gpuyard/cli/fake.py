@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gpuyard.cli.fake_kube import kube
 from gpuyard.cli.inputs import PIPE, InputFile
 from gpuyard.cli.output import output_option, print_data
 
@@ -24,7 +25,7 @@ Command = Callable[..., Any]
     epilog="A command about one machine takes its name first; a GPU is its index or its id. More: docs/fake-gpus.md"
 )
 def fake() -> None:
-    """Fake GPUs: one model, seen through NVML, nvidia-smi, a DCGM exporter and node labels.
+    """Fake GPUs: one model, seen through NVML, nvidia-smi, a DCGM exporter, node labels and a kubelet.
 
     \b
     gpuyard fake up --gpus 8 --product A100      start eight, in the background
@@ -33,6 +34,8 @@ def fake() -> None:
     gpuyard fake run --memory 30GiB -- python train.py    let a program keep one busy
     gpuyard fake fault node-1 3 xid:79 --for 5m  let one fall off the bus
     gpuyard fake status                          what they do
+    gpuyard fake kube --help                     on the nodes of a Kubernetes cluster
+    gpuyard fake device-plugin --node node-1     offer them to the kubelet of this node
     gpuyard fake down                            the end
     """
 
@@ -270,19 +273,23 @@ def profile(text_or_file: str, repeat: str | None, output: str) -> None:
 def fault(node: str, gpu: int | str, what: str, how_long: str | None, home: Path | None) -> None:
     """Let something go wrong with a GPU; every face shows it.
 
-    WHAT is one of: unhealthy, xid:79, ecc:corrected:3, ecc:uncorrected, off-the-bus, throttle, memory-loss:8GiB.
+    WHAT is one of: unhealthy, xid:79, ecc:corrected:3, ecc:uncorrected, off-the-bus, throttle, memory-loss:8GiB; or of
+    the node's device plugin: plugin:crash, plugin:hang, plugin:fail-allocation (of this GPU), plugin:fail-registration.
+    GPU may also be all.
 
     \b
     gpuyard fake fault node-1 3 xid:79 --for 5m
     gpuyard fake fault node-1 0 ecc:uncorrected
+    gpuyard fake fault node-1 all plugin:crash --for 30s
     gpuyard fake heal node-1 0
     """
-    from gpuyard.fakegpu.control import Break, ask
+    from gpuyard.fakegpu.control import ALL, Break, ask
     from gpuyard.files.durations import duration_ms
 
     for_ms = None if how_long is None else duration_ms(how_long, "--for")
     ask(_home(home), Break(node, gpu, what, for_ms), type(None))
-    click.echo(f"{what} on GPU {gpu} of {node}" + (f" for {how_long}" if how_long else " until it is healed"))
+    where = f"all GPUs of {node}" if gpu == ALL else f"GPU {gpu} of {node}"
+    click.echo(f"{what} on {where}" + (f" for {how_long}" if how_long else " until it is healed"))
 
 
 @fake.command()
@@ -290,15 +297,16 @@ def fault(node: str, gpu: int | str, what: str, how_long: str | None, home: Path
 @click.argument("gpu", type=gpu_name)
 @home_option
 def heal(node: str, gpu: int | str, home: Path | None) -> None:
-    """End whatever is wrong with a GPU.
+    """End whatever is wrong with a GPU, or with all of a node.
 
     \b
     gpuyard fake heal node-1 3
+    gpuyard fake heal node-1 all
     """
-    from gpuyard.fakegpu.control import Heal, ask
+    from gpuyard.fakegpu.control import ALL, Heal, ask
 
     ask(_home(home), Heal(node, gpu), type(None))
-    click.echo(f"GPU {gpu} of {node} is well")
+    click.echo(f"all GPUs of {node} are well" if gpu == ALL else f"GPU {gpu} of {node} is well")
 
 
 @fake.command()
@@ -359,3 +367,75 @@ def run(
     from gpuyard.fakegpu.tasks import Task, become_task
 
     become_task(_home(home), Task(node, gpu, command, memory, profile_text, repeat, mig))
+
+
+# --------------------------------------------------------------------------------------------------------- Kubernetes
+
+
+@fake.command("device-plugin")
+@click.option(
+    "--node",
+    envvar="NODE_NAME",
+    help="The machine of the model that this node is; also NODE_NAME.  [default: the first]",
+)
+@click.option("--config", type=InputFile(), help="A fleet file: its machine is modelled here, no daemon is needed.")
+@click.option(
+    "--plugin-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("/var/lib/kubelet/device-plugins"),
+    show_default=True,
+    help="Where the kubelet looks for plugins.",
+)
+@click.option(
+    "--inject/--no-inject",
+    default=True,
+    show_default=True,
+    help="Give containers nvidia-smi, the NVML library and their own GPUs; or nothing but the booking.",
+)
+@click.option("--numa", is_flag=True, help="Tell the kubelet which NUMA node a GPU is near to.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Where the exporter listens, with --config.")
+@click.option("--port", type=click.IntRange(0, 65535), default=PORT, show_default=True, help="0 takes any free one.")
+@home_option
+def device_plugin(
+    node: str | None,
+    config: Path | None,
+    plugin_dir: Path,
+    inject: bool,
+    numa: bool,
+    host: str,
+    port: int,
+    home: Path | None,
+) -> None:
+    """Offer a machine's fake GPUs to the kubelet of this node.
+
+    It stays in the foreground, follows the fake GPUs that are up here (or a fleet file), and registers again whenever
+    the kubelet has been restarted. Pods then ask for nvidia.com/gpu, or for nvidia.com/mig-1g.10gb and the like where
+    the machine's MIG strategy is mixed. The home has to be a folder the kubelet knows by the same path.
+
+    \b
+    gpuyard fake device-plugin --node node-1
+    gpuyard fake device-plugin --node node-1 --config fleet.yaml --home /run/gpuyard-fake-yard
+    gpuyard fake fault node-1 all plugin:hang --for 30s
+    """
+    from gpuyard.fakegpu.kubernetes.plugin import PluginSettings
+    from gpuyard.fakegpu.kubernetes.plugin_process import run as be_plugin
+
+    model = None
+    if config is not None:
+        model = _own_model(_home(home), config, node, host, port)
+    be_plugin(PluginSettings(_home(home), node, plugin_dir.absolute(), inject, numa), model)
+
+
+def _own_model(home: Path, config: Path, node: str | None, host: str, port: int) -> Settings:
+    from gpuyard.fakegpu.control import prepare_home
+    from gpuyard.fakegpu.daemon import Settings
+    from gpuyard.fakegpu.launch import refuse_second
+
+    if config == PIPE:
+        raise click.UsageError("--config is read again whenever it changes, which a pipe cannot be; name a file")
+    prepare_home(home)
+    refuse_second(home)
+    return Settings(home, config, host=host, port=port, only=node)
+
+
+fake.add_command(kube)

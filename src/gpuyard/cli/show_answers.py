@@ -43,7 +43,7 @@ LEGEND: Final = (
     f"{OWED} held of what is owed   {BORROWED} borrowed   {UNUSED} owed and free   {ALLOWED} up to its limit"
 )
 
-_HOLDS: Final = frozenset({Standing.RUNNING, Standing.MOVING, Standing.EVICTED, Standing.ENDING})
+_HOLDS: Final = frozenset({Standing.RUNNING, Standing.PLACED, Standing.MOVING, Standing.EVICTED, Standing.ENDING})
 
 
 def _shown(words: str) -> Text:
@@ -56,9 +56,7 @@ def _shown(words: str) -> Text:
 
 def show_explanation(out: Console, explanation: Explanation, now_ms: int) -> None:
     """Where a job stands, and then only what there is to say about it."""
-    out.print(
-        _shown(f"{explanation.job} (team {explanation.queue}) {standing_text(explanation.standing)}"), style="bold"
-    )
+    out.print(_shown(f"{explanation.job} (team {explanation.queue}) {standing_text(explanation)}"), style="bold")
     for heading, lines in _sections(explanation, now_ms):
         _section(out, heading, lines)
     if explanation.queues:

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from gpuyard.cli.show import console, table
 from gpuyard.fakegpu.control import DaemonStatus, FaultStatus, MachineStatus
+from gpuyard.fakegpu.kubernetes.overview import ClusterView
 from gpuyard.fakegpu.products import Product
 from gpuyard.fakegpu.profile import Memory, Phase, Profile
 from gpuyard.fakegpu.reading import DeviceReading, Health, MigInstance
@@ -33,6 +34,21 @@ def show_status(status: DaemonStatus) -> None:
     hidden = status.machine_count - len(status.machines)
     if hidden > 0 and len(status.machines) != 1:
         out.print(f"and {hidden} more machines: gpuyard fake status NODE, or --limit {status.machine_count}")
+
+
+def show_cluster(cluster: ClusterView) -> None:
+    """One line a GPU of every node."""
+    out = console()
+    if cluster.config_error:
+        out.print(f"the newest configuration is not in force: {cluster.config_error}", style="red")
+    made = table("NODE", "GPU", "PRODUCT", "UTIL", "MEMORY (MiB)", "HELD BY")
+    for column in (3, 4):
+        made.columns[column].justify = "right"
+    for node in cluster.nodes:
+        for gpu in node.gpus:
+            memory = f"{gpu.memory_used_mib} / {gpu.memory_mib}" if gpu.memory_mib else str(gpu.memory_used_mib)
+            made.add_row(node.name, gpu.id, gpu.product, f"{gpu.utilization_percent} %", memory, gpu.holder or NO_ONE)
+    out.print(made)
 
 
 def status_table(machines: Iterable[MachineStatus]) -> Table:
