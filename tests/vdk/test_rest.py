@@ -257,7 +257,7 @@ def test_the_client_that_awaits_does_the_same(yard: Yard, kind: str) -> None:
 
 
 def test_the_manager_answers_while_the_pool_is_busy(yard: Yard) -> None:
-    busy_s = 1.0
+    busy_s = 3.0
     began = time.monotonic()
     desk = yard.call(yard.pool.desk)
     asyncio.run_coroutine_threadsafe(desk.do(lambda pool: time.sleep(busy_s)), yard.loop)

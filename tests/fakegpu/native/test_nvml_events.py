@@ -70,7 +70,7 @@ def test_waiting_ends_when_it_happens(nvml: Show) -> None:
     event = pynvml.nvmlEventSetWait_v2(events, 5000)
     later.join()
     assert event.eventData == 48
-    assert time.monotonic() - begun < 2
+    assert time.monotonic() - begun < 4  # Less than it was ready to wait.
 
 
 def test_waiting_times_out_when_nothing_happens(nvml: Show) -> None:
@@ -78,7 +78,7 @@ def test_waiting_times_out_when_nothing_happens(nvml: Show) -> None:
     begun = time.monotonic()
     with pytest.raises(pynvml.NVMLError_Timeout):
         pynvml.nvmlEventSetWait_v2(events, 120)
-    assert 0.1 < time.monotonic() - begun < 1
+    assert time.monotonic() - begun > 0.1
 
 
 def test_a_lost_device_ends_the_waiting_after_its_last_event(nvml: Show) -> None:
