@@ -10,7 +10,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -22,21 +21,10 @@ from typing import Any
 
 from gpuyard.sdk.client import Client
 from tests.cells import remove_cells
+from tests.ports import free_ports
 
 START_S = 60.0
 ROOT = Path(__file__).parent.parent
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports nobody listens on, all different."""
-    probes = [socket.socket() for _ in range(count)]
-    try:
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [int(probe.getsockname()[1]) for probe in probes]
-    finally:
-        for probe in probes:
-            probe.close()
 
 
 class Yard:

@@ -14,7 +14,7 @@ from gpuyard.agent.users import Account
 from gpuyard.errors import AgentError
 from gpuyard.model.jobs import DeviceShare
 
-ADA = Account(1001, 1001, (1001,), "ada", "/homes/ada")
+ADA = Account(os.geteuid() + 1, 1001, (1001,), "ada", "/homes/ada")
 AGENT = {"PATH": "/usr/bin", "AWS_SECRET": "secret", "LD_LIBRARY_PATH": "/agent"}
 
 

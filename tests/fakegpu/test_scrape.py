@@ -12,6 +12,7 @@ import pytest
 
 from tests.fakegpu.daemons import eventually, page, running
 from tests.fakegpu.prometheus import program
+from tests.ports import free_ports
 
 CONFIG = """\
 global: {{scrape_interval: 500ms, scrape_timeout: 500ms}}
@@ -21,15 +22,6 @@ scrape_configs:
 """
 
 
-def free_port() -> int:
-    import socket
-
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-    return port
-
-
 @pytest.mark.slow
 def test_prometheus_scrapes_the_exporter(tmp_path: Path) -> None:
     prometheus = program("prometheus")
@@ -37,7 +29,7 @@ def test_prometheus_scrapes_the_exporter(tmp_path: Path) -> None:
         target = urllib.parse.urlsplit(status.exporter).netloc
         config = tmp_path / "prometheus.yml"
         config.write_text(CONFIG.format(target=target))
-        address = f"127.0.0.1:{free_port()}"
+        address = f"127.0.0.1:{free_ports(1)[0]}"
         server = subprocess.Popen(
             [
                 str(prometheus),

@@ -173,7 +173,8 @@ def test_a_home_keeps_its_database_its_machines_name_and_its_logs_to_itself() ->
             logs = (yard.home / "agent" / "agent.log", yard.home / "agent" / "nursery.log")
             assert [log.stat().st_mode & 0o777 for log in logs if log.exists()] == [0o600, 0o600]
             end(yard, signal.SIGTERM)
-            done = yard.gpuyard("up", "--node", "far", "--listen", f"127.0.0.1:{yard.port}", check=False)
+            doors = ("--listen", f"127.0.0.1:{yard.port}", "--agents-listen", f"127.0.0.1:{yard.agents_port}")
+            done = yard.gpuyard("up", "--node", "far", *doors, check=False)
             assert done.returncode == 1
             assert f'this machine is known as "near" since it was first started in {yard.home}' in done.stderr
             assert yard.gpuyard("up", "--database", "", check=False).returncode == 2

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.yard import free_ports, open_folder, running_yard, wait_for
+from tests.ports import free_ports
+from tests.yard import open_folder, running_yard, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("yard")]
 

@@ -21,6 +21,7 @@ import sys
 from pathlib import Path
 from gpuyard.testbed import golang
 golang.cache_folder = lambda: Path(sys.argv[1])
+golang.find_go = lambda tell: Path("go")
 golang.compile_in = lambda folder, *rest: (print("compiling", flush=True), sys.stdin.readline())
 from tests.testbed.test_golang import small_module
 golang.programs_of(small_module(Path(sys.argv[2])), print)
@@ -62,7 +63,7 @@ def test_a_program_is_built_from_its_source_once(tmp_path: Path) -> None:
     assert not is_built(module)
     program = programs_of(module, told.append)["little"]
     assert subprocess.run([program], capture_output=True, text=True, check=True).stderr == "hello\n"
-    assert told[0].startswith("building small v1, this once")
+    assert any(said.startswith("building small v1, this once") for said in told)
     assert is_built(module)
     told.clear()
     assert programs_of(module, told.append)["little"] == program

@@ -21,6 +21,7 @@ from gpuyard.errors import StoreBusyError, StoreConflictError, StoreError, Store
 from gpuyard.worlds.standalone.store import postgres
 from gpuyard.worlds.standalone.store.opening import open_store
 from gpuyard.worlds.standalone.store.sql_store import SqlStore
+from tests.ports import free_ports
 from tests.postgres import Server, running_server
 from tests.worlds.store.places import content, entries, fill, seqs
 
@@ -245,8 +246,7 @@ def test_tls_in_every_mode_and_a_password(tmp_path: Path) -> None:
     trusted, stranger = tmp_path / "ca.pem", tmp_path / "other.pem"
     trusted.write_text(certificate)
     stranger.write_text(a_certificate("localhost")[0])
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    (port,) = free_ports(1)
     files = {
         "server.crt": certificate,
         "server.key": key,
