@@ -10,8 +10,8 @@ import pytest
 
 from gpuyard.service.agents import AgentsPort, Certified, Door
 from gpuyard.service.certificates import Authority, Pair, fingerprint_of
-from gpuyard.wire.agents import Hello, MachineFacts, ManagerMessage, Refused, Report, Welcome, encode
-from gpuyard.worlds.standalone.records import NodeRecord, State
+from gpuyard.wire.agents import Hello, Isolation, MachineFacts, ManagerMessage, Refused, Report, Welcome, encode
+from gpuyard.worlds.standalone.records import NodeRecord, State, TeamRecord
 
 
 class Listener:
@@ -80,8 +80,8 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
     return Authority.in_folder(tmp_path_factory.mktemp("ca"), "yard").machine_with_key("a")
 
 
-def hello() -> bytes:
-    return encode(Hello("a", "incarnation", "boot", "0", MachineFacts()))
+def hello(isolation: Isolation = Isolation.USERS) -> bytes:
+    return encode(Hello("a", "incarnation", "boot", "0", MachineFacts(isolation=isolation)))
 
 
 async def first_answers(door: Door, messages: AsyncIterator[bytes], pair: Pair) -> list[ManagerMessage]:
@@ -120,3 +120,31 @@ def test_who_says_hello_only_after_its_machine_was_removed_or_has_joined_anew_is
     assert isinstance(answer, Refused)
     assert not answer.again
     assert (manager.began, manager.heard) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("teams", "accepted", "isolation", "taken"),
+    [
+        (1, False, Isolation.NONE, True),
+        (2, False, Isolation.NONE, False),
+        (2, True, Isolation.NONE, True),
+        (2, False, Isolation.USERS, True),
+    ],
+)
+def test_where_teams_would_share_a_user_a_machine_is_taken_only_if_that_was_accepted(
+    teams: int, accepted: bool, isolation: Isolation, taken: bool, pair: Pair
+) -> None:
+    """A second team is refused where such a machine is; the machine came in where there were two teams before it."""
+    manager = Listener()
+    manager.state.nodes["a"] = NodeRecord("a", 0, fingerprint=fingerprint_of(pair.certificate))
+    manager.state.teams = {f"team-{number}": TeamRecord(number) for number in range(teams)}
+    manager.state.shared_user_accepted = accepted
+
+    async def messages() -> AsyncIterator[bytes]:
+        yield hello(isolation)
+
+    answer = asyncio.run(first_answers(Door(cast(AgentsPort, manager)), messages(), pair))[0]
+    assert isinstance(answer, Welcome) is taken
+    if isinstance(answer, Refused):
+        assert answer.again
+        assert "--accept-shared-user" in answer.why

@@ -25,6 +25,7 @@ from gpuyard.wire.agents import (
     AgentMessage,
     Desired,
     Hello,
+    Isolation,
     LogPiece,
     ManagerMessage,
     ParcelPiece,
@@ -35,10 +36,15 @@ from gpuyard.wire.agents import (
     decode_agent,
     encode,
 )
+from gpuyard.worlds.standalone.decide import teams_must_not_share_a_user
 from gpuyard.worlds.standalone.records import State
 
 MAX_QUEUED_LOGS: Final = 1_000
 STOP_S: Final = 1.0
+SHARES_A_USER: Final = (
+    "there are several teams, and its jobs would all run as one and the same user, which protects none from another: "
+    "start its agent as root, or the manager with --accept-shared-user"
+)
 KEEPALIVE_MS: Final = 10_000
 
 
@@ -168,6 +174,8 @@ class Door(grpc.GenericRpcHandler):
         if message.protocol != PROTOCOL:
             what = f"the manager speaks protocol {PROTOCOL}, the agent {message.protocol}: bring both to one version"
             return Refused(what, again=False)
+        if message.facts.isolation is Isolation.NONE and teams_must_not_share_a_user(self._manager.state):
+            return Refused(SHARES_A_USER)
         return message
 
     async def _next(self, messages: AsyncIterator[bytes]) -> AgentMessage | None:
