@@ -243,6 +243,7 @@ class Manager:
         if not self._unwritten:
             _log.warning("%s; nothing new is begun until it can be written again", refusal.what)
         self._unwritten = refusal.what
+        self._advance()
         for node, message in self.core.hub.renewals():
             self._send(node, message)
         await asyncio.sleep(REOPEN_MS / 1000)
@@ -284,7 +285,12 @@ class Manager:
         self.stats.journal_waiting = len(self.core.journal.pending)
         for node, message in batch.messages.items():
             self._send(node, message)
-        if batch.entries and self._advanced is not None:
+        if batch.entries:
+            self._advance()
+
+    def _advance(self) -> None:
+        """Whoever waits for the log looks again."""
+        if self._advanced is not None:
             advanced, self._advanced = self._advanced, asyncio.get_running_loop().create_future()
             advanced.set_result(None)
 
@@ -304,6 +310,8 @@ class Manager:
             assert self._advanced is not None
             if not self.ready:
                 raise ServiceError("the manager is stopping; whether this was recorded is not known", fix="ask again")
+            if self._unwritten:
+                raise ServiceError(f"this is not recorded yet: {self._unwritten}", fix="ask again")
             await asyncio.shield(self._advanced)
 
     # ------------------------------------------------------------------------------------------------------ planning
