@@ -14,7 +14,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from itertools import count
@@ -39,10 +39,11 @@ _numbers = count(1)
 class Server:
     """One server that runs; its socket is in its folder."""
 
-    def __init__(self, folder: Path, process: subprocess.Popen[bytes], port: int) -> None:
+    def __init__(self, folder: Path, port: int, start: Callable[[], subprocess.Popen[bytes]]) -> None:
         self.folder = folder
-        self.process = process
         self.port = port
+        self._start = start
+        self.process = start()
 
     def url(self, database: str, *, user: str = USER, options: str = "") -> str:
         return f"postgresql://{user}@:{self.port}/{database}?host={self.folder}{options}"
@@ -72,6 +73,20 @@ class Server:
                 time.sleep(0.02)
         raise AssertionError(f"PostgreSQL did not start: {(self.folder / 'server.log').read_text()}")
 
+    def restart(self) -> None:
+        """As an update of it does: whoever was connected is cut off."""
+        self.stop()
+        self.process = self._start()
+        self.wait()
+
+    def stop(self) -> None:
+        self.process.send_signal(signal.SIGINT)
+        try:
+            self.process.wait(timeout=30)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
     def _connect(self, database: str) -> Connection:
         return Connection(USER, database=database, unix_sock=f"{self.folder}/.s.PGSQL.{self.port}")
 
@@ -94,18 +109,12 @@ def running_server(
         subprocess.run([*make, "--no-sync"], check=True, capture_output=True, **how)
         for name, text in (files or {}).items():
             _write(data / name, text, how)
-        process = _start(programs, folder, data, how, settings)
+        server = Server(folder, port, lambda: _start(programs, folder, data, how, settings))
         try:
-            server = Server(folder, process, port)
             server.wait()
             yield server
         finally:
-            process.send_signal(signal.SIGINT)
-            try:
-                process.wait(timeout=30)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            server.stop()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -10,7 +10,8 @@
     ├── StoreError          the database cannot be used (what, what to do)
     │   ├── StoreBusyError      another manager writes to it
     │   ├── StoreConflictError  somebody else has written since: this writer is no longer the one
-    │   └── StoreGoneError      the connection or the lock was lost on the way
+    │   ├── StoreGoneError      the connection or the lock was lost on the way
+    │   └── StoreWaitError      it takes nothing at the moment: a full disk, a lock; nothing was written
     ├── AgentError          this machine's agent cannot do its work: joining, GPUs, its home
     ├── RefusedError        an intent is refused by the state of the cluster (a stable reason, what, what to do)
     ├── ServiceError        the manager cannot start or go on: address taken, no TLS, a second manager
@@ -118,6 +119,10 @@ class StoreConflictError(StoreError):
 
 class StoreGoneError(StoreError):
     """The connection or the writer's lock was lost; whether the last append was kept is not known."""
+
+
+class StoreWaitError(StoreError):
+    """It takes nothing at the moment and may later; nothing was written, and the writer's lock is still held."""
 
 
 class KubeTestbedError(ExplainedError):

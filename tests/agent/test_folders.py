@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 from time import time
 
@@ -10,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuyard.agent import process_runtime, records
+from gpuyard.agent import attempts, process_runtime, records
 from gpuyard.agent.home import Home, folder_name, incarnation, job_folder_name, prepare
-from gpuyard.agent.records import Record
-from gpuyard.agent.supervisor import files
+from gpuyard.agent.records import Record, record
+from gpuyard.agent.supervisor import files, task
 from gpuyard.errors import AgentError
 from gpuyard.wire.agents import AttemptId, Isolation
 
@@ -103,3 +104,42 @@ def test_what_has_only_just_been_recorded_stays(home: Home, monkeypatch: pytest.
     folder = kept(home, "late", age_s=60)
     process_runtime.prune(home)
     assert folder.exists()
+
+
+def an_unstarted(folder: Path) -> attempts.Attempt:
+    folder.mkdir()
+    records.write(folder / files.SPEC, record({"job": "1", "task": 0, "attempt": 1, "mark": "m"}))
+    found = attempts.found(folder)
+    assert found is not None
+    return found
+
+
+def test_a_supervisor_that_comes_while_its_folder_is_dropped_starts_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the removal of our claim and that of the folder it could make its own: two would run."""
+    attempt = an_unstarted(tmp_path / "1.0.1")
+    monkeypatch.chdir(attempt.folder)
+    locks: list[int | None] = []
+
+    def removed_in_part(at: Path, **_: object) -> None:
+        if at.exists():
+            (at / files.STARTED).unlink()
+            locks.append(task.claim(str(tmp_path / "1.0.1")))
+
+    monkeypatch.setattr(shutil, "rmtree", removed_in_part)
+    assert attempts.drop_unstarted(attempt)
+    assert locks == [None]
+
+
+def test_a_supervisor_claims_a_folder_once_and_then_the_agent_does_not_drop_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempt = an_unstarted(tmp_path / "1.0.1")
+    monkeypatch.chdir(attempt.folder)
+    lock = task.claim(str(attempt.folder))
+    assert lock is not None
+    assert task.claim(str(attempt.folder)) is None
+    assert not attempts.drop_unstarted(attempt)
+    assert attempt.folder.exists()
+    os.close(lock)

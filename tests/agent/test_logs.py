@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -48,6 +50,27 @@ def test_pieces_are_read_as_one_log(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert read_part(tmp_path, 0, 1 << 20).data == whole
     assert read_part(tmp_path, 13, 30).data == whole[13:43]
     assert read_part(tmp_path, -12, 1 << 20).data == whole[-12:]
+
+
+def test_a_disk_that_is_full_when_a_piece_is_to_begin_loses_nothing_but_what_it_has_no_room_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log was dead from then on, and each further word closed a file of another's."""
+    log = a_log(tmp_path, monkeypatch, piece_bytes=10, pieces=10)
+    log.write(b"0123456789")
+    really_open = os.open
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "open", full)
+    log.write(b"goes on in the same piece\n")
+    monkeypatch.setattr(os, "open", really_open)
+    with (tmp_path / "of another").open("w") as other:
+        log.write(b"in the next\n")
+        other.write("still open")
+    assert read_part(tmp_path, 0, 1 << 20).data == b"0123456789goes on in the same piece\nin the next\n"
+    assert len(list(tmp_path.glob("log.*"))) == 2
 
 
 def test_the_oldest_pieces_are_dropped_and_the_rest_keeps_its_place(

@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 import schemathesis
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, given, reject, settings
+from hypothesis.strategies import DrawFn, composite
 from jsonschema import Draft202012Validator
 from schemathesis import GenerationMode, checks
+from schemathesis.core.errors import UnsupportedSchema
 from schemathesis.specs.openapi import checks as openapi_checks
 
 from gpuyard.service.openapi import openapi
@@ -65,6 +67,16 @@ def test_every_refusal_is_described_where_it_can_happen() -> None:
 schema = schemathesis.openapi.from_dict(openapi("1"))
 
 
+@composite
+def cases(draw: DrawFn, described: Any, mode: GenerationMode) -> schemathesis.Case[Any]:
+    """Of what it is to break, schemathesis draws now and then a part for which it knows no counterexample."""
+    try:
+        case: schemathesis.Case[Any] = draw(described.as_strategy(generation_mode=mode))
+    except UnsupportedSchema:
+        reject()
+    return case
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "mode"),
@@ -95,4 +107,4 @@ def test_whatever_is_asked_the_answer_is_as_described(yard: Yard, name: str, mod
         suppress_health_check=list(HealthCheck),
         database=None,
     )
-    bounded(given(case=described.as_strategy(generation_mode=mode))(run))()
+    bounded(given(case=cases(described, mode))(run))()

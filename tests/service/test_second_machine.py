@@ -9,7 +9,9 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -154,3 +156,74 @@ def test_a_machine_joins_runs_a_part_of_a_gang_and_is_survived_when_its_cable_is
         wait_for(lambda: client.status().ready_nodes == 2, 60, both.said)
         client.cancel_job(job.id)
         wait_for(lambda: client.get_job(job.id).state == "cancelled")
+
+
+def _beating(both: TwoMachines, client: Client, name: str, **fields: Any) -> tuple[str, Path]:
+    """A job on the far machine that notes that it lives, and where it notes that."""
+    record = both.folder / name
+    record.touch()
+    record.chmod(0o666)
+    beat = f"while true; do echo $GPUYARD_RESTART_COUNT $(date +%s%N) >> {record}; sleep 0.05; done"
+    job = client.submit_job(JobRequest(command=beat, name=name, gpus=1, grace="1s", **fields)).jobs[0]
+    wait_for(lambda: client.get_job(job.id).state == "running", 60)
+    return job.id, record
+
+
+def _never_ran_twice_at_once(record: Path) -> None:
+    spans: dict[str, list[int]] = {}
+    for line in record.read_text().splitlines():
+        restart, at = line.split()
+        spans.setdefault(restart, []).append(int(at))
+    ordered = [(min(beats), max(beats)) for _, beats in sorted(spans.items(), key=lambda one: int(one[0]))]
+    assert all(before[1] < after[0] for before, after in pairwise(ordered)), "it ran in two places at once"
+
+
+def test_each_job_of_a_machine_that_is_lost_does_what_its_owner_chose_and_the_machine_may_come_back() -> None:
+    with two_machines() as both, both.client() as client:
+        both.start_agent("--join", invitation(both))
+        wait_for(lambda: client.status().ready_nodes == 2, 60, both.said)
+        client.drain_node("near")
+        restarts, restarts_record = _beating(both, client, "restarts", on_node_lost="restart-after-lease")
+        waits, waits_record = _beating(both, client, "waits", on_node_lost="wait")
+        fails, _ = _beating(both, client, "fails", on_node_lost="fail")
+        cancelled, _ = _beating(both, client, "cancelled", on_node_lost="wait")
+        with pytest.raises(ClientError, match="is heard of"):
+            client.declare_lost_node("far")
+        client.resume_node("near")
+        # One part of it on each machine: four GPUs of the far one are taken, and it needs eight on both.
+        gang = client.submit_job(JobRequest(command="sleep 600", gpus=4, nodes=2, tasks=1, grace="1s")).jobs[0].id
+        wait_for(lambda: client.get_job(gang).state == "running", 60)
+        assert set(client.get_job(gang).nodes or ()) == {"near", "far"}
+
+        both.far.pull()
+        wait_for(lambda: client.get_node("far").state == "lost", 60)
+        wait_for(lambda: client.get_job(fails).state == "failed", 60)
+        wait_for(lambda: client.get_job(restarts).nodes == ("near",), 60)
+        wait_for(lambda: client.get_job(gang).state == "waiting", 60)
+        assert client.get_job(waits).state == client.get_job(cancelled).state == "running"
+        # Who is told to stop is not waited for: what ran there has ended.
+        client.cancel_job(cancelled)
+        wait_for(lambda: client.get_job(cancelled).state == "cancelled", 60)
+        both.yard.kill_manager()
+        both.yard.start()
+        wait_for(lambda: client.status().ready_nodes == 1, 60)
+        assert client.get_job(waits).state == "running"
+        assert client.get_node("far").state == "lost"
+        wait_for(lambda: _declared_lost(client), 60)
+        wait_for(lambda: client.get_job(waits).nodes == ("near",) and client.get_job(waits).state == "running", 60)
+
+        both.far.plug()
+        wait_for(lambda: client.get_node("far").state == "ready", 60, both.said)
+        wait_for(lambda: client.get_job(gang).state == "running", 60)
+        assert client.get_job(fails).state == "failed"
+        for id, record in ((restarts, restarts_record), (waits, waits_record)):
+            _never_ran_twice_at_once(record)
+            assert (client.get_job(id).state, client.get_job(id).restarts) == ("running", 1)
+
+
+def _declared_lost(client: Client) -> bool:
+    """Refused for a whole lease after the start of the manager, which does not know when it was last heard of."""
+    with suppress(ClientError):
+        client.declare_lost_node("far")
+        return True
+    return False

@@ -31,6 +31,8 @@ class Faults:
         self._cluster = cluster
         self._chance = chance
         self._stopped = False
+        self._full_until_ms = 0
+        """Of the manager's disk."""
 
     def stop(self) -> None:
         """Lines and GPUs are mended; what stands still, or is switched off, comes back by itself."""
@@ -43,12 +45,17 @@ class Faults:
     # --------------------------------------------------------------------------------------------------- of the manager
 
     def of_write(self, write: Write) -> Fault | None:
+        now_ms = self._cluster.timeline.now_ms
+        if not self._stopped and now_ms < self._full_until_ms:
+            return Fault.FULL
         often = APPEND_PER_MILLE if write is Write.APPEND else RARE_WRITE_PER_MILLE
         if self._stopped or not self._chance.happens(often):
             return None
         kinds = [(fault, 1 if fault is Fault.FULL else 3) for fault in Fault]
         fault = self._chance.weighted(kinds)
         self._cluster.story.fault("disk", f"{write.value}: {fault.value}")
+        if fault is Fault.FULL:
+            self._full_until_ms = now_ms + self._chance.skewed(500, 120_000)
         return fault
 
     def write_ms(self) -> int:

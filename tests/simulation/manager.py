@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from gpuyard.errors import RefusedError, StoreError, StoreGoneError
+from gpuyard.errors import RefusedError, StoreGoneError, StoreWaitError
 from gpuyard.model.plan import Plan
 from gpuyard.platform.simulated import Act, DriftingClock
 from gpuyard.policies.policy import Policy
@@ -59,6 +59,7 @@ class SimulatedManager:
         """Counts every start and every end: what was planned in another life does not happen."""
         self.crashes = 0
         self.listens = False
+        self.unwritten = False
         self.paused_until_ms = 0
         self.writing: Batch | None = None
         self.waiting: list[Waiting] = []
@@ -81,7 +82,7 @@ class SimulatedManager:
         self.core = Core(journal, Clock(self.clock.wall_ms, self.clock.steady_ms), self.policy, self.lease_ms)
         journal.listeners.append(self.cluster.invariants.entered)
         self.waiting, self.senders, self.writing = [], {}, None
-        self._dirty = self._planning = self._due = False
+        self._dirty = self._planning = self._due = self.unwritten = False
         self._planned_ms = 0
         self.listens = True
         self.cluster.story.tell("manager", f"starts at entry {self.state.seq}")
@@ -151,9 +152,13 @@ class SimulatedManager:
         except StoreGoneError:
             self.cluster.story.tell("manager", "has lost its database")
             self._later(REOPEN_MS, self._find_again)
-        except StoreError:
-            # As in production: what a store refuses for another reason ends the manager.
-            self._end("disk full")
+        except StoreWaitError:
+            # As in production: nothing new is begun, and what runs keeps its lease.
+            self.unwritten = True
+            for node, message in self.core.hub.renewals():
+                if node in self.senders:
+                    self.senders[node].down.send(message)
+            self._later(REOPEN_MS, self._append)
         else:
             self._written()
 
@@ -169,6 +174,7 @@ class SimulatedManager:
             self._append()
 
     def _written(self) -> None:
+        self.unwritten = False
         snapshot = self.writing.snapshot if self.writing else None
         self._publish()
         if snapshot is not None:
@@ -178,10 +184,7 @@ class SimulatedManager:
         """Write what can wait; where the database is away it does."""
         try:
             write()
-        except StoreGoneError:
-            return False
-        except StoreError:
-            self._end("disk full")
+        except (StoreGoneError, StoreWaitError):
             return False
         return True
 
@@ -189,7 +192,7 @@ class SimulatedManager:
         batch, self.writing = self.writing, None
         if batch is None or not self.listens:
             return
-        self.core.journal.durable_seq = batch.seq
+        self.core.published(batch)
         self.cluster.invariants.written()
         for node, message in batch.messages.items():
             if node in self.senders:
@@ -244,7 +247,7 @@ class SimulatedManager:
 
     def do(self, intent: Intent, actor: str, answer: Answer) -> bool:
         """Ask for something; False where it is refused, or nobody is there. `answer` comes once it is durable."""
-        if not self.listens or self.paused_until_ms > self.cluster.timeline.now_ms:
+        if not self.listens or self.unwritten or self.paused_until_ms > self.cluster.timeline.now_ms:
             return False
         if isinstance(intent, Submit | RunSchedule):
             before = submitted_before(self.state, intent.key, intent.fingerprint)

@@ -28,6 +28,8 @@ START_MS: Final = 20_000
 """So long a supervisor may take until it has made its claim; a machine may be very busy."""
 SECRETS: Final = frozenset({"env", "arg", "hook"})
 SHOWN_BYTES: Final = 500
+NEW: Final = ".new-"
+"""In front of the name of a folder that is not yet, or no longer, that of an attempt."""
 
 
 class Claim(enum.Enum):
@@ -189,12 +191,24 @@ def claim(folder: Path) -> Claim:
 
 
 def drop_unstarted(attempt: Attempt) -> bool:
-    """Whether it was never started, and now never will be from this folder: if still wanted, it gets another."""
+    """Whether it was never started, and now never will be from this folder: if still wanted, it gets another.
+
+    A supervisor may be on its way to it: once our claim goes with the folder it could make its own, so the folder loses
+    its name first, by which the supervisor knows that it is late.
+    """
     if attempt.claim() is Claim.TAKEN:
         return False
     attempt.remove_notice()
-    shutil.rmtree(attempt.folder)
+    remove(attempt.folder, attempt.folder.parent)
     return True
+
+
+def remove(folder: Path, attempts_folder: Path) -> None:
+    """Out of sight in one step, so that nobody finds half of it; what is left of it goes when the agent is started."""
+    gone = attempts_folder / f"{NEW}{folder.name}"
+    shutil.rmtree(gone, ignore_errors=True)
+    folder.rename(gone)
+    shutil.rmtree(gone, ignore_errors=True)
 
 
 def found(folder: Path) -> Attempt | None:

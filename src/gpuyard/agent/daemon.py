@@ -33,7 +33,7 @@ from gpuyard.platform.clock import boot_ms, wall_text
 from gpuyard.platform.files import write_private
 from gpuyard.platform.listening import host_name
 from gpuyard.platform.locks import hold
-from gpuyard.platform.network import Way, way_to
+from gpuyard.platform.network import LastWay
 from gpuyard.wire.agents import (
     AgentMessage,
     AttemptId,
@@ -64,7 +64,7 @@ NEWS_MS: Final = 1_000
 """Within which we hear of an attempt that somebody asks about already."""
 MAX_LOG_READS: Final = 64
 MAX_KNOCKS: Final = 4096
-LOW_DISK_BYTES: Final = 512 << 20
+LOW_DISK_MIB: Final = (64, 512)
 FAILED: Final = 2
 ENDING_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
@@ -88,6 +88,7 @@ class Daemon:
         self.node = told.node or settings.node or host_name()
         if not self.manager:
             raise AgentError("it is not known where the manager is", fix="join it: gpuyard agent --join TOKEN@URL")
+        self._way = LastWay(self.manager)
         self._secrets = stream.credentials(home.root)
         self._cgroups = cgroups.find(incarnation(home), settings.cgroup, own_cpu_milli())
         self.runtime = ProcessRuntime(home, yard, settings.kept_apart(), self._cgroups)
@@ -195,8 +196,7 @@ class Daemon:
     # ------------------------------------------------------------------------------------------------- the machine
 
     def _facts(self) -> MachineFacts:
-        host, _, port = self.manager.rpartition(":")
-        way = way_to(host.strip("[]"), int(port)) if port.isdigit() else Way()
+        way = self._way.find()
         return MachineFacts(
             devices=gpus.devices(self._yard.gpus),
             cpu_milli=own_cpu_milli(),
@@ -215,9 +215,8 @@ class Daemon:
 
     def _trouble(self) -> tuple[str, ...]:
         disk = os.statvfs(self._home.root)
-        free_bytes = disk.f_bavail * disk.f_frsize
-        low = f"only {free_bytes >> 20} MiB are free where the agent keeps its state and logs"
-        found = (low if free_bytes < LOW_DISK_BYTES else "", self.runtime.trouble)
+        low = low_disk(disk.f_bavail * disk.f_frsize)
+        found = (low, self.runtime.trouble)
         return tuple(trouble for trouble in found if trouble)
 
     async def _watch_home(self) -> None:
@@ -228,7 +227,7 @@ class Daemon:
 
     async def _watch_health(self) -> float:
         self._yard.gpus = await asyncio.to_thread(self._yard.nvml.gpus)
-        self.core.changed(self._facts())
+        self.core.changed(await asyncio.to_thread(self._facts))
         self._news.set()
         return HEALTH_S
 
@@ -375,6 +374,12 @@ class Session:
 
 def boot_id() -> str:
     return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+
+
+def low_disk(free_bytes: int) -> str:
+    """In rough steps: every change of it goes to the manager's log, which may lie on the same disk."""
+    below_mib = next((mib for mib in LOW_DISK_MIB if free_bytes < mib << 20), 0)
+    return f"less than {below_mib} MiB are free where the agent keeps its state and logs" if below_mib else ""
 
 
 def own_cpu_milli() -> int:

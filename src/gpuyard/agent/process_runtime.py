@@ -20,7 +20,7 @@ from typing import Final, Protocol
 import msgspec
 
 from gpuyard.agent import attempts, environment, records
-from gpuyard.agent.attempts import START_MS, Attempt, Holding
+from gpuyard.agent.attempts import NEW, START_MS, Attempt, Holding
 from gpuyard.agent.cgroups import Cgroups
 from gpuyard.agent.home import Home, folder_name, job_folder_name
 from gpuyard.agent.nursery import Nursery
@@ -43,7 +43,6 @@ MAX_PROCESSES: Final = 32_768
 """Of one user; only where jobs have users of their own."""
 MAX_COMMAND_BYTES: Final = 1 << 20
 MARK_BYTES: Final = 16
-NEW: Final = ".new-"
 PARCEL_FILE: Final = "parcel"
 
 KEPT_MS: Final = 7 * 24 * 3_600_000
@@ -101,7 +100,11 @@ class ProcessRuntime:
     def refresh(self) -> None:
         """See what is new. Called whenever a supervisor knocks, and now and then."""
         for attempt in self._attempts.values():
-            attempt.look()
+            try:
+                attempt.look()
+            except OSError as error:
+                # Of one that ended without a word the ending is ours to write: the others must not wait for it.
+                self.trouble = _unwritten(error)
 
     # ---------------------------------------------------------------------------------------------------- the runtime
 
@@ -167,7 +170,7 @@ class ProcessRuntime:
         try:
             yield
         except OSError as error:
-            self.trouble = f"the agent cannot write its state: {error}"
+            self.trouble = _unwritten(error)
         else:
             self.trouble = ""
 
@@ -328,6 +331,10 @@ def _id_fields(id: AttemptId) -> dict[str, str | int]:
     return {"job": id.job, "task": id.task, "attempt": id.attempt}
 
 
+def _unwritten(error: OSError) -> str:
+    return f"the agent cannot write its state: {error}"
+
+
 def _signal_number(name: str) -> int:
     try:
         return signal.Signals[f"SIG{name.upper().removeprefix('SIG')}"].value
@@ -347,7 +354,7 @@ def prune(home: Home) -> None:
         total_bytes += sum(file.stat().st_size for file in folder.iterdir())
         too_much = total_bytes > KEPT_BYTES or place >= KEPT_COUNT
         if age_ms > KEPT_MS or (too_much and age_ms > KEPT_AT_LEAST_MS):
-            _remove(folder, home.attempts)
+            attempts.remove(folder, home.attempts)
     _prune_private(home, now_ms)
     prune_parcels(home.parcels)
 
@@ -362,13 +369,6 @@ def _prune_private(home: Home, now_ms: int) -> None:
 def _job_of(folder: Path) -> str:
     spec = records.read(folder / SPEC)
     return job_folder_name(spec.text("job")) if spec is not None else ""
-
-
-def _remove(folder: Path, attempts_folder: Path) -> None:
-    """Out of sight in one step, so that nobody finds half of it."""
-    gone = attempts_folder / f"{NEW}{folder.name}"
-    folder.rename(gone)
-    shutil.rmtree(gone, ignore_errors=True)
 
 
 def _age_ms(folder: Path, now_ms: int) -> int:

@@ -74,7 +74,10 @@ async def converse(address: str, secrets: grpc.ChannelCredentials, talk: Talk) -
 
 async def _say(call: grpc.aio.StreamStreamCall[AgentMessage, ManagerMessage], talk: Talk) -> None:
     async for message in talk.outgoing():
-        await call.write(message)
+        try:
+            await call.write(message)
+        except asyncio.InvalidStateError:
+            return  # The call has just ended; why is heard by the other part.
 
 
 async def _hear(call: grpc.aio.StreamStreamCall[AgentMessage, ManagerMessage], talk: Talk) -> None:

@@ -27,6 +27,21 @@ def way_to(host: str, port: int) -> Way:
         return Way()
 
 
+class LastWay:
+    """The way to one machine; while there is none, as where a cable is pulled, the last there was: it comes back."""
+
+    def __init__(self, address: str) -> None:
+        host, _, port = address.rpartition(":")
+        self._host, self._port = host.strip("[]"), int(port) if port.isdigit() else 0
+        self._last = Way()
+
+    def find(self) -> Way:
+        """May take as long as its name takes to be looked up."""
+        found = way_to(self._host, self._port) if self._port else Way()
+        self._last = found if found.own else self._last
+        return self._last
+
+
 def certificate_chain(host: str, port: int) -> tuple[bytes, ...]:
     """The certificates a TLS server shows, its own first, each as DER; none of them is checked or believed."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from gpuyard.errors import LedgerError
 from gpuyard.model.jobs import Job, Task, TaskState
 from gpuyard.model.nodes import Node, Topology
 from gpuyard.model.plan import Waiting
@@ -117,7 +116,7 @@ class Ledger:
                 case MovesCounted(moves):
                     self.moves_last_hour = moves
                 case TimePassed(now_ms):
-                    self._pass_time(now_ms)
+                    self.now_ms = now_ms
                 case UsageSet(usage):
                     self.usage = usage
                     self.queues.set_usage(usage)
@@ -172,11 +171,6 @@ class Ledger:
         retuned = self.queues.retuned(queues)
         self.queues = retuned or self.queues
         return retuned is None
-
-    def _pass_time(self, now_ms: int) -> None:
-        if now_ms < self.now_ms:
-            raise LedgerError(f"time may not run backwards: {now_ms} after {self.now_ms}")
-        self.now_ms = now_ms
 
     # Loading -------------------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ bounded: of what should run only the newest word counts, and an agent that does 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 import grpc
@@ -25,6 +25,7 @@ from gpuyard.wire.agents import (
     AgentMessage,
     Desired,
     Hello,
+    Isolation,
     LogPiece,
     ManagerMessage,
     ParcelPiece,
@@ -35,10 +36,15 @@ from gpuyard.wire.agents import (
     decode_agent,
     encode,
 )
+from gpuyard.worlds.standalone.decide import teams_must_not_share_a_user
 from gpuyard.worlds.standalone.records import State
 
 MAX_QUEUED_LOGS: Final = 1_000
 STOP_S: Final = 1.0
+SHARES_A_USER: Final = (
+    "there are several teams, and its jobs would all run as one and the same user, which protects none from another: "
+    "start its agent as root, or the manager with --accept-shared-user"
+)
 KEEPALIVE_MS: Final = 10_000
 
 
@@ -62,6 +68,20 @@ class AgentsPort(Protocol):
     def log_piece(self, piece: LogPiece) -> None: ...
 
     async def parcel_piece(self, node: str, asked: ReadParcel) -> ParcelPiece: ...
+
+
+class Certified(msgspec.Struct, frozen=True):
+    """Whom a certificate names, and which certificate that is; it is ours, or there would be no connection."""
+
+    node: str
+    fingerprint: str = ""
+    """Empty: none was shown."""
+
+    @classmethod
+    def of(cls, known: Mapping[str, Sequence[bytes]]) -> Certified:
+        name = (known.get("x509_common_name") or [b""])[0].decode("utf-8", "replace")
+        pem = (known.get("x509_pem_cert") or [b""])[0]
+        return cls(name, fingerprint_of(pem) if pem else "")
 
 
 class Outbox:
@@ -113,13 +133,17 @@ class Door(grpc.GenericRpcHandler):
         return handler
 
     async def _session(self, messages: AsyncIterator[bytes], context: Any) -> AsyncIterator[ManagerMessage]:  # noqa: ANN401
-        node, refused = self._who(context)
-        hello = None if refused else await self._hello(messages, node)
-        if not isinstance(hello, Hello):
-            yield refused or hello or Refused("the first message must be a Hello", again=False)
+        who = Certified.of(context.auth_context())
+        # Asked again after the hello, which may come late: meanwhile the machine may have been removed.
+        refused = self._refused(who)
+        hello = None if refused else await self._hello(messages, who.node)
+        refused = refused or self._refused(who) or (hello if isinstance(hello, Refused) else None)
+        if refused or not isinstance(hello, Hello):
+            yield refused or Refused("the first message must be a Hello", again=False)
             return
-        outbox = self._replace(node, self._manager.state.nodes[node].fingerprint)
-        self._manager.agent_connected(hello, outbox.send)
+        node, outbox = who.node, self._replace(who)
+        send = outbox.send  # The one value by which the manager knows this session again.
+        self._manager.agent_connected(hello, send)
         reading = asyncio.create_task(self._read(messages, node, outbox))
         try:
             yield Welcome(self._manager.state.cluster, __version__, self._manager.lease_ms)
@@ -127,22 +151,19 @@ class Door(grpc.GenericRpcHandler):
                 yield message
         finally:
             reading.cancel()
-            self._manager.agent_gone(node, outbox.send)
+            self._manager.agent_gone(node, send)
             if self._sessions.get(node) is outbox:
                 del self._sessions[node]
 
-    def _who(self, context: Any) -> tuple[str, Refused | None]:  # noqa: ANN401 - grpc has no types here
-        """The machine a certificate names, if it is the one we gave to it."""
-        known = context.auth_context()
-        name = (known.get("x509_common_name") or [b""])[0].decode("utf-8", "replace")
-        pem = (known.get("x509_pem_cert") or [b""])[0]
-        node = self._manager.state.nodes.get(name)
+    def _refused(self, who: Certified) -> Refused | None:
+        """Why that certificate does not speak for a machine of ours; None where it does."""
         if not self._manager.ready:
-            return name, Refused("the manager is starting")
-        if node is None or not pem or fingerprint_of(pem) != node.fingerprint:
-            why = f'machine "{name}" was removed, or has joined again with another certificate'
-            return name, Refused(why, again=False)
-        return name, None
+            return Refused("the manager is starting")
+        known = self._manager.state.nodes.get(who.node)
+        if known is None or not who.fingerprint or who.fingerprint != known.fingerprint:
+            why = f'machine "{who.node}" was removed, or has joined again with another certificate'
+            return Refused(why, again=False)
+        return None
 
     async def _hello(self, messages: AsyncIterator[bytes], node: str) -> Hello | Refused | None:
         message = await self._next(messages)
@@ -153,6 +174,8 @@ class Door(grpc.GenericRpcHandler):
         if message.protocol != PROTOCOL:
             what = f"the manager speaks protocol {PROTOCOL}, the agent {message.protocol}: bring both to one version"
             return Refused(what, again=False)
+        if message.facts.isolation is Isolation.NONE and teams_must_not_share_a_user(self._manager.state):
+            return Refused(SHARES_A_USER)
         return message
 
     async def _next(self, messages: AsyncIterator[bytes]) -> AgentMessage | None:
@@ -181,13 +204,13 @@ class Door(grpc.GenericRpcHandler):
         known = self._manager.state.nodes.get(node)
         return not outbox.closed and known is not None and known.fingerprint == outbox.fingerprint
 
-    def _replace(self, node: str, fingerprint: str) -> Outbox:
+    def _replace(self, who: Certified) -> Outbox:
         """A machine has one session: the newest."""
-        before = self._sessions.get(node)
+        before = self._sessions.get(who.node)
         if before is not None:
             before.close()
-        self._sessions[node] = Outbox(fingerprint)
-        return self._sessions[node]
+        self._sessions[who.node] = Outbox(who.fingerprint)
+        return self._sessions[who.node]
 
     def close(self) -> None:
         for outbox in self._sessions.values():

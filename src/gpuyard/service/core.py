@@ -130,6 +130,11 @@ class Core:
         snapshot = self.journal.snapshot() if self.journal.pending and self.journal.wants_snapshot else None
         return Batch(tuple(self.journal.take_pending()), messages, self.state.seq, snapshot)
 
+    def published(self, batch: Batch) -> None:
+        """Its entries are durable, and its messages sent."""
+        self.journal.durable_seq = batch.seq
+        self.hub.sent(batch.messages)
+
     def _long_over(self, wall_ms: int) -> tuple[str, ...]:
         finished, jobs = self.state.finished, self.state.jobs
         surplus = max(len(finished) - MAX_FINISHED_KEPT, 0)

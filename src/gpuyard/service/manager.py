@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
 
-from gpuyard.errors import RefusedError, ServiceError, StoreError, StoreGoneError
+from gpuyard.errors import RefusedError, ServiceError, StoreError, StoreGoneError, StoreWaitError
 from gpuyard.model.difference import Difference
 from gpuyard.model.explanation import Explanation, Forecast, QueueStanding
 from gpuyard.model.plan import Plan
@@ -45,6 +46,7 @@ from gpuyard.worlds.standalone.journal import is_written, load
 from gpuyard.worlds.standalone.meter import counted_up_to
 from gpuyard.worlds.standalone.records import State, jobs_on
 from gpuyard.worlds.standalone.retention import oldest_kept
+from gpuyard.worlds.standalone.store.checks import not_next
 from gpuyard.worlds.standalone.store.port import DailySum, Entry, Store, StoredSnapshot
 from gpuyard.worlds.standalone.submitting import submitted_before
 
@@ -56,11 +58,16 @@ LONGEST_PAUSE_MS: Final = 250
 REOPEN_MS: Final = 1_000
 MAX_REOPEN_MS: Final = 60_000
 """A database that is away for longer ends the manager: somebody must look at it."""
+CONFIRM_MS: Final = 2_000
+"""Where nothing is written, the database is asked so often whether it is still ours: less than the margin which another
+manager that has taken it over leaves the leases we give."""
 KEPT_FOR_WATCHERS: Final = 20_000
 """Entries kept in memory for those who watch; who is further behind reads the log."""
 MAX_BEHIND: Final = 10_000
 """A watcher that is so many entries behind is cut off; it may come back with its last one."""
 PRUNE_EVERY_MS: Final = 3_600_000
+
+_log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 Send = Callable[[Desired | ReadLog], None]
@@ -118,6 +125,10 @@ class Manager:
         self._next_request = 1
         self._tasks: list[asyncio.Task[None]] = []
         self._last_prune_ms = 0
+        self._confirmed_ms = 0
+        """When the database was last known to be ours."""
+        self._unwritten = ""
+        """Why nothing can be written at the moment; empty: it can."""
         self._standings: tuple[QueueStanding, ...] = ()
 
     @property
@@ -153,7 +164,7 @@ class Manager:
         """Write what is pending and let go of the store."""
         self.ready = False
         if self._tasks:
-            while self.core.journal.pending and not (self.failed and self.failed.done()):
+            while self.core.journal.pending and not self._unwritten and not (self.failed and self.failed.done()):
                 self._dirty.set()
                 await asyncio.sleep(0.005)
         for task in self._tasks:
@@ -195,31 +206,66 @@ class Manager:
                 began = monotonic_ms()
                 await self._append(batch)
                 self.stats.journal_times.add(monotonic_ms() - began)
+            elif batch.messages:
+                await self._confirm()
             self._publish(batch)
             await self._keep_snapshot(batch.snapshot)
 
     async def _append(self, batch: Batch) -> None:
         """Write, and where the database goes away, find it again and learn whether it was written."""
         entries = list(batch.entries)
-        until_ms = monotonic_ms() + MAX_REOPEN_MS
         while True:
+            asked_ms = monotonic_ms()
             try:
-                return await self._in(self._writing, lambda: self.store.append(entries))
+                await self._in(self._writing, lambda: self.store.append(entries))
+                break
             except StoreGoneError as gone:
-                if await self._written(entries, until_ms, gone):
-                    return None
+                if is_written(entries, await self._last_seq_again(gone)):
+                    break
+            except StoreWaitError as refusal:
+                await self._wait_out(refusal)
+        self._confirmed_ms, self._unwritten = asked_ms, ""
 
-    async def _written(self, entries: list[Entry], until_ms: int, gone: StoreGoneError) -> bool:
-        """Reopen the store; whether it has these entries already."""
+    async def _last_seq_again(self, gone: StoreGoneError) -> int:
+        """Reopen the store; the number of its last entry."""
+        until_ms = monotonic_ms() + MAX_REOPEN_MS
         while monotonic_ms() < until_ms:
             await asyncio.sleep(REOPEN_MS / 1000)
             try:
                 await self._in(self._writing, self.store.open)
-                last = await self._in(self._writing, self.store.last_seq)
+                return await self._in(self._writing, self.store.last_seq)
             except StoreError:
                 continue
-            return is_written(entries, last)
         raise gone
+
+    async def _wait_out(self, refusal: StoreWaitError) -> None:
+        """Nothing is begun or answered while the disk is full, but what runs keeps its lease."""
+        if not self._unwritten:
+            _log.warning("%s; nothing new is begun until it can be written again", refusal.what)
+        self._unwritten = refusal.what
+        self._advance()
+        for node, message in self.core.hub.renewals():
+            self._send(node, message)
+        await asyncio.sleep(REOPEN_MS / 1000)
+
+    async def _confirm(self) -> None:
+        """A lease is given only by who holds the database: another manager would not know of it."""
+        asked_ms = monotonic_ms()
+        if asked_ms - self._confirmed_ms < CONFIRM_MS:
+            return
+        last_seq = await self._last_seq()
+        if last_seq != self.core.journal.durable_seq:
+            raise not_next(self.core.journal.durable_seq + 1)
+        self._confirmed_ms = asked_ms
+
+    async def _last_seq(self) -> int:
+        while True:
+            try:
+                return await self._in(self._writing, self.store.last_seq)
+            except StoreGoneError as gone:
+                return await self._last_seq_again(gone)
+            except StoreWaitError:
+                await asyncio.sleep(REOPEN_MS / 1000)
 
     async def _keep_snapshot(self, snapshot: StoredSnapshot | None) -> None:
         if snapshot is not None:
@@ -229,21 +275,29 @@ class Manager:
         """Write what can wait. Where the database is away it does: the next append finds it again."""
         try:
             await self._in(self._writing, write)
-        except StoreGoneError:
+        except (StoreGoneError, StoreWaitError):
             return False
         return True
 
     def _publish(self, batch: Batch) -> None:
-        self.core.journal.durable_seq = batch.seq
+        self.core.published(batch)
         self._recent.extend(batch.entries)
         self.stats.journal_waiting = len(self.core.journal.pending)
         for node, message in batch.messages.items():
-            send = self._senders.get(node)
-            if send is not None:
-                send(message)
-        if batch.entries and self._advanced is not None:
+            self._send(node, message)
+        if batch.entries:
+            self._advance()
+
+    def _advance(self) -> None:
+        """Whoever waits for the log looks again."""
+        if self._advanced is not None:
             advanced, self._advanced = self._advanced, asyncio.get_running_loop().create_future()
             advanced.set_result(None)
+
+    def _send(self, node: str, message: Desired) -> None:
+        send = self._senders.get(node)
+        if send is not None:
+            send(message)
 
     def _changed(self) -> None:
         """The core was touched: there may be something to write, and something to plan."""
@@ -256,6 +310,8 @@ class Manager:
             assert self._advanced is not None
             if not self.ready:
                 raise ServiceError("the manager is stopping; whether this was recorded is not known", fix="ask again")
+            if self._unwritten:
+                raise ServiceError(f"this is not recorded yet: {self._unwritten}", fix="ask again")
             await asyncio.shield(self._advanced)
 
     # ------------------------------------------------------------------------------------------------------ planning
@@ -324,6 +380,8 @@ class Manager:
             if before is not None:
                 await self._durable(self.state.seq)
                 return Done(self.state.seq, before)
+        if self._unwritten:
+            raise ServiceError(f"nothing can be recorded now: {self._unwritten}", fix="try again")
         first = self.state.seq
         seq = self.core.do(intent, caller.user)
         jobs = self._touched(first)
@@ -453,7 +511,7 @@ class Manager:
     def heard_at_ms(self, node: str) -> int:
         """By the wall clock; after a restart, the moment of that."""
         contact = self.core.hub.contacts.get(node)
-        return wall_ms() - (monotonic_ms() - contact.heard_ms if contact else 0)
+        return self.clock.wall_ms() - (self.clock.steady_ms() - contact.heard_ms if contact else 0)
 
     def agent_reported(self, node: str, report: Report) -> None:
         self.core.report(node, report)

@@ -90,7 +90,10 @@ class Stop(msgspec.Struct, frozen=True, gc=False):
 
 
 class Assignment(msgspec.Struct, frozen=True, gc=False):
-    """What should run: everything an agent must know to start one attempt."""
+    """What should run: everything an agent must know to start one attempt.
+
+    Of one that it has reported in this session it is told no more than the name, and whether it must stop.
+    """
 
     id: AttemptId
     job_name: str

@@ -75,6 +75,28 @@ def test_an_elastic_job_goes_on_without_a_task_that_gave_way() -> None:
     assert yard.phases(id) == [TaskPhase.RUNNING, TaskPhase.RUNNING, TaskPhase.WAITING]
 
 
+@pytest.mark.parametrize("ending", [Ending.LOST, Ending.LEASE_EXPIRED, Ending.STOPPED])
+def test_an_elastic_job_goes_on_without_a_task_that_was_lost_with_its_machine(ending: Ending) -> None:
+    """The rest was restarted, too, for the reason that a gang of two with three tasks left were incomplete."""
+    yard = Yard()
+    id = yard.submit(a_form(tasks=4, least=2))
+    yard.run(id)
+    yard.end(id, 3, code=None, ending=ending)
+    assert yard.is_(id) is JobState.RUNNING
+    assert yard.phases(id) == [TaskPhase.RUNNING] * 3 + [TaskPhase.WAITING]
+    yard.end(id, 2, code=None, ending=ending)
+    yard.end(id, 1, code=None, ending=ending)
+    assert (yard.is_(id), yard.job(id).then) == (JobState.STOPPING, Then.REQUEUE)
+
+
+def test_an_elastic_job_that_is_to_fail_with_its_machine_does_so_whatever_is_left() -> None:
+    yard = Yard()
+    id = yard.submit(a_form(tasks=2, least=1), on_node_lost=OnNodeLost.FAIL)
+    yard.run(id)
+    yard.end(id, 1, code=None, ending=Ending.LOST)
+    assert (yard.is_(id), yard.job(id).then) == (JobState.STOPPING, Then.FAIL)
+
+
 def test_a_job_that_is_stopped_and_has_done_all_meanwhile_has_succeeded() -> None:
     yard = Yard()
     id = yard.submit()

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from gpuyard.model.work import Array
-from gpuyard.wire.agents import Isolation, RunAs
+from gpuyard.model.work import Array, Work
+from gpuyard.wire.agents import (
+    MAX_MESSAGE_BYTES,
+    Assignment,
+    AttemptId,
+    AttemptReport,
+    Isolation,
+    Phase,
+    RunAs,
+    encode,
+)
 from gpuyard.worlds.standalone.desired import TEAM_UIDS, assignments, run_as, variables
 from gpuyard.worlds.standalone.events import NodeSeen
-from gpuyard.worlds.standalone.intents import SetTeams, SetUser, TeamSettings
+from gpuyard.worlds.standalone.intents import SetTeams, SetUser, Submission, Submit, TeamSettings
 from tests.worlds.standalone.yard import GRACE_MS, Yard, a_form, facts
 
 
@@ -90,3 +99,51 @@ def test_users_are_named_only_where_the_machine_keeps_them_apart() -> None:
     assert assignments(yard.state, "a")[0].run_as is None
     yard.enter(NodeSeen("a", replace(facts(), isolation=Isolation.USERS), "first", "boot-1", "0"))
     assert assignments(yard.state, "a")[0].run_as is not None
+
+
+def test_a_machine_is_told_no_more_at_once_than_a_message_holds_and_the_rest_after_that() -> None:
+    """Many tasks with long variables made a message that could not be sent: the machine got no lease any more."""
+    yard = Yard(("a",))
+    long = Work(("train",), env=(("LONG", "é" * 60_000),))
+    yard.do(Submit(Submission("job", "ann", a_form(tasks=100, gpus=0), long)))
+    yard.place("1", node="a")
+    told: list[Assignment] = []
+    for _ in range(20):
+        yard.report("a", *(AttemptReport(one.id, Phase.RUNNING, started_at_ms=yard.now_ms) for one in told))
+        desired = yard.hub.due()["a"]
+        assert len(encode(desired)) < MAX_MESSAGE_BYTES
+        # What it knows is still wanted, and what it was told of is not taken back by what is new.
+        assert {one.id for one in desired.assignments} >= {one.id for one in told}
+        assert {one.id for one in desired.assignments if not one.command} == {one.id for one in told}
+        told = list(desired.assignments)
+    assert len(told) == 100
+
+
+def test_what_an_agent_was_told_of_and_has_not_begun_stays_whatever_comes_before_it() -> None:
+    yard = Yard(("a",))
+    long = Work(("train",), env=(("LONG", "x" * 120_000),))
+    form = a_form(tasks=20, gpus=0)
+    yard.do(Submit(Submission("job", "ann", form, long)))
+    yard.do(Submit(Submission("job", "ann", form, long)))
+    yard.place("2", node="a")
+    yard.report("a")
+    first = {one.id for one in yard.hub.due()["a"].assignments}
+    yard.place("1", node="a")
+    yard.report("a")
+    again = yard.hub.due()["a"].assignments
+    assert {one.id for one in again if one.command} >= first
+    assert {one.job for one in first} == {"2"}
+
+
+def test_a_new_session_is_told_everything_anew_once_it_has_said_what_it_has() -> None:
+    yard = Yard(("a",))
+    id = yard.submit()
+    yard.run(id)
+    run = AttemptReport(AttemptId(id, 0, 1), Phase.RUNNING, started_at_ms=yard.now_ms)
+    yard.report("a", run)
+    assert [one.command for one in yard.hub.due()["a"].assignments] == [()]
+    yard.hello("a")
+    yard.hub.touch("a")
+    assert yard.hub.due() == {}
+    yard.report("a", run)
+    assert [one.id.job for one in yard.hub.due()["a"].assignments] == [id]

@@ -6,15 +6,19 @@ import pytest
 
 from gpuyard.errors import RefusedError
 from gpuyard.model.work import OnNodeLost
-from gpuyard.wire.agents import Ending
+from gpuyard.wire.agents import AttemptId, AttemptReport, Ending, Phase
 from gpuyard.worlds.standalone.events import LeaseSet
 from gpuyard.worlds.standalone.hub import MARGIN_MS, Hub
 from gpuyard.worlds.standalone.intents import RemoveNode
 from gpuyard.worlds.standalone.lifecycle import JobState, TaskPhase
 from gpuyard.worlds.standalone.records import State
-from tests.worlds.standalone.yard import GRACE_MS, LEASE_MS, Yard, an_ending
+from tests.worlds.standalone.yard import BEGIN_MS, GRACE_MS, LEASE_MS, Yard, an_ending
 
 CERTAIN_MS = LEASE_MS + GRACE_MS + MARGIN_MS
+
+
+def a_run(id: str) -> AttemptReport:
+    return AttemptReport(AttemptId(id, 0, 1), Phase.RUNNING, started_at_ms=BEGIN_MS)
 
 
 def test_a_machine_is_silent_after_its_lease_and_lost_after_grace_and_margin() -> None:
@@ -52,6 +56,29 @@ def test_a_job_that_waits_for_its_machine_keeps_its_place_while_that_is_lost() -
     yard.wait(CERTAIN_MS + 1)
     yard.tick()
     assert (yard.state.nodes["a"].lost, yard.is_(id)) == (True, JobState.RUNNING)
+
+
+@pytest.mark.parametrize("first", ["lost", "asked"])
+@pytest.mark.parametrize(("verb", "state"), [("cancel", JobState.CANCELLED), ("requeue", JobState.WAITING)])
+def test_a_job_that_waits_for_its_machine_and_is_told_to_stop_waits_no_more(
+    verb: str, state: JobState, first: str
+) -> None:
+    """What ran there has ended for certain: cancelled, it would have been stopping until somebody declared it lost."""
+    yard = Yard()
+    id = yard.submit(on_node_lost=OnNodeLost.WAIT)
+    yard.run(id)
+    if first == "asked":
+        yard.steer(verb, id)
+    yard.wait(CERTAIN_MS)
+    yard.tick()
+    if first == "lost":
+        yard.wait(1)
+        yard.tick()
+        yard.steer(verb, id)
+    assert yard.is_(id) is JobState.STOPPING
+    yard.wait(1)
+    yard.tick()
+    assert yard.is_(id) is state
 
 
 @pytest.mark.parametrize("choice", OnNodeLost)
@@ -168,3 +195,41 @@ def test_nobody_is_told_anything_while_not_connected() -> None:
     yard.hub.gone("a")
     yard.hub.touch("a")
     assert "a" not in yard.hub.due()
+
+
+def test_while_nothing_can_be_written_an_agent_is_told_again_what_it_was_told_for_a_further_lease() -> None:
+    yard = Yard()
+    running = yard.submit()
+    yard.run(running)
+    yard.report("a", a_run(running))
+    sent = yard.hub.due()
+    yard.hub.sent(sent)
+    assert list(yard.hub.renewals()) == []
+    yard.wait(500)
+    yard.place(yard.submit(), node="a")
+    yard.report("a", a_run(running))
+    unsent = yard.hub.due()["a"]
+    ((name, told),) = yard.hub.renewals()
+    assert (name, told.assignments, told.recorded) == ("a", sent["a"].assignments, sent["a"].recorded)
+    assert told.echo_ms == unsent.echo_ms == yard.steady_ms + 1
+    assert list(yard.hub.renewals()) == []
+    # Once it is written, and from then on, that counts.
+    yard.hub.sent({"a": unsent})
+    yard.wait(500)
+    yard.report("a", a_run(running))
+    assert [told.assignments for _, told in yard.hub.renewals()] == [unsent.assignments]
+
+
+def test_who_has_connected_since_is_told_nothing_of_what_the_agent_before_it_was_told() -> None:
+    """It may be another one, which would start what the former one still runs."""
+    yard = Yard()
+    yard.run(yard.submit())
+    yard.report("a")
+    sent = yard.hub.due()
+    yard.hub.sent(sent)
+    late = yard.hub.due()
+    yard.hello("a", incarnation="second")
+    yard.hub.sent({**late, **sent})
+    yard.wait(500)
+    yard.report("a")
+    assert list(yard.hub.renewals()) == []

@@ -24,7 +24,9 @@ from gpuyard.agent.supervisor.processes import (
 from gpuyard.agent.supervisor.task import supervise
 
 GUARD_MS = 5_000
-"""How often a guard looks whether the lease of a supervisor that still lives is over."""
+"""How often a guard looks whether the lease of a supervisor that still lives has been renewed."""
+LATE_MS = 2_000
+"""So long after the end of the lease the supervisor is taken to be stuck: the manager counts on no more than that."""
 MAX_OPEN_FILES = 1 << 16
 SPARED_OOM_SCORE = -500
 
@@ -40,7 +42,7 @@ def guard(folder: str) -> None:
     fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     spec = Spec(read_record(SPEC))
-    supervisor = fork_into(lambda: supervise(spec))
+    supervisor = fork_into(lambda: supervise(spec, folder))
     if not ended_well(supervisor, spec):
         cell = cell_of(spec)
         kill_everything(os.fsencode(spec.mark), cell, bury)
@@ -52,10 +54,12 @@ def ended_well(supervisor: int, spec: Spec) -> bool:
     """Wait for its end; False also if it still lives when its lease is over, which it never does unless it is stuck."""
     waiting = select.poll()
     waiting.register(os.pidfd_open(supervisor), select.POLLIN)
-    while not waiting.poll(GUARD_MS):
-        if boot_ms() > Lease(spec.lease).deadline_ms:
+    while True:
+        left_ms = Lease(spec.lease).deadline_ms + LATE_MS - boot_ms()
+        if waiting.poll(max(min(left_ms, GUARD_MS), 0)):
+            return os.waitpid(supervisor, 0)[1] == 0
+        if left_ms <= 0:
             return False
-    return os.waitpid(supervisor, 0)[1] == 0
 
 
 def redirect_own_output() -> None:

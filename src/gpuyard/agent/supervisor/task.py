@@ -443,7 +443,7 @@ def handle_termination(supervisor: Supervisor) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def claim() -> int | None:
+def claim(folder: str) -> int | None:
     """The lock, if this attempt is ours to start; None if it was ever started before, or is just being."""
     lock = os.open(LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -453,16 +453,26 @@ def claim() -> int | None:
         return None
     os.fsync(started)
     os.close(started)
-    for folder in (".", ".."):
-        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    if not is_here(folder):
+        return None
+    for at in (".", ".."):
+        handle = os.open(at, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         os.fsync(handle)
         os.close(handle)
     return lock
 
 
-def supervise(spec: Spec) -> None:
-    """Be the supervisor of the attempt in whose folder we are, unless it has or had one."""
-    lock = claim()
+def is_here(folder: str) -> bool:
+    """Whether the folder we are in still has its name. One that is being dropped has lost it before its files go."""
+    try:
+        return os.path.samestat(os.stat("."), os.stat(folder))  # noqa: PTH116
+    except OSError:
+        return False
+
+
+def supervise(spec: Spec, folder: str) -> None:
+    """Be the supervisor of the attempt of that folder, in which we are, unless it has or had one."""
+    lock = claim(folder)
     if lock is None:
         return
     prctl(PR_SET_CHILD_SUBREAPER, 1)

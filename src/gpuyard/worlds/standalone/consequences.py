@@ -53,17 +53,17 @@ def after_attempt(job: JobRecord, event: AttemptEnded) -> Iterator[Event]:
         yield from _after_success(job, left)
         return
     task = job.tasks[event.task]
-    if task.phase is TaskPhase.PROMISED or _gave_way(job, event):
+    if task.phase is TaskPhase.PROMISED or _goes_on_without(job, event):
         # An elastic job goes on without it.
         return
     yield from _after_failure(job, event, left)
 
 
-def _gave_way(job: JobRecord, event: AttemptEnded) -> bool:
-    """Whether it was stopped for another's sake, and enough of its job is left."""
+def _goes_on_without(job: JobRecord, event: AttemptEnded) -> bool:
+    """Whether it was stopped for another's sake or lost with its machine, and enough of its job is left."""
     why = job.tasks[event.task].why
-    asked = why is not None and why.token in EVICTIONS
-    return asked and event.ending not in _BY_ITSELF and _enough_left(job)
+    asked = why is not None and why.token in EVICTIONS and event.ending not in _BY_ITSELF
+    return (asked or _verdict(job, event) is Then.REQUEUE) and _enough_left(job)
 
 
 def _enough_left(job: JobRecord) -> bool:

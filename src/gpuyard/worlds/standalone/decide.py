@@ -243,6 +243,11 @@ def _set(record: TeamRecord, settings: msgspec.Struct) -> TeamRecord:
     return replace(record, **given)
 
 
+def teams_must_not_share_a_user(state: State) -> bool:
+    """A machine on which they would is not taken: neither they nor the operator have agreed to it."""
+    return len(state.teams) > 1 and not state.shared_user_accepted
+
+
 def _shares_a_user(state: State) -> bool:
     seen = [node.facts.isolation for node in state.nodes.values() if node.seen]
     known = seen or ([state.isolation] if state.isolation else [])
@@ -355,9 +360,11 @@ def _nodes(state: State, intent: Intent, now_ms: int) -> Iterator[Event]:
             yield NodeLost(name, declared=True)
             yield from lost_attempts(state, name, now_ms, declared=True)
         case RemoveNode(name, revision):
-            node_of(state, name, revision)
+            node = node_of(state, name, revision)
             if state.placed.get(name):
-                raise RefusedError("NodeBusy", f'something still runs on "{name}"', fix=f"gpuyard node drain {name}")
+                what = f'something still runs on "{name}"' if not node.lost else f'jobs still wait for "{name}"'
+                fix = f"gpuyard node {'declare-lost' if node.lost else 'drain'} {name}"
+                raise RefusedError("NodeBusy", what, fix=fix)
             yield NodeRemoved(name)
 
 
@@ -385,9 +392,13 @@ def leaving(job: JobRecord, there: list[int], why: Reason) -> Event:
 
 
 def lost_attempts(state: State, name: str, now_ms: int, *, declared: bool = False) -> Iterator[Event]:
-    """Everything that was on a machine that is gone has ended; jobs that asked to wait for it do, unless declared."""
+    """Everything that was on a machine that is gone has ended; jobs that asked to wait for it do, unless declared.
+
+    Not those that were told to stop, by their owner or for another's sake: nobody waits for them to go on.
+    """
     for job in jobs_on(state, name):
-        if job.work.on_node_lost is OnNodeLost.WAIT and not declared:
-            continue
+        waits = job.work.on_node_lost is OnNodeLost.WAIT and not declared
         for task in on_machine(job, name):
+            if waits and job.tasks[task].phase is not TaskPhase.STOPPING:
+                continue
             yield AttemptEnded(job.id, task, job.tasks[task].attempt, name, Ending.LOST, now_ms, message="machine lost")

@@ -5,7 +5,7 @@ Place in the flow: State ─**desired**─▶ Assignment ─stream─▶ agent. 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Iterator, Sequence
 from typing import Final
 
 from msgspec.structs import replace
@@ -25,23 +25,58 @@ PORTS: Final = 2_000
 """Where tasks of a job meet: one port per job, the same again only after so many jobs."""
 LOOPBACK: Final = "127.0.0.1"
 
+MAX_NEW_CHARACTERS: Final = 2 << 20
+"""Of what is new to a machine in one message: as bytes at most four times as much, and a message may have more."""
+SMALL_CHARACTERS: Final = 256
+"""About what an assignment takes besides its command and variables."""
 
-def assignments(state: State, name: str) -> tuple[Assignment, ...]:
-    """Everything that should run or end there."""
+
+def assignments(
+    state: State, name: str, known: Container[AttemptId] = (), given: Container[AttemptId] = ()
+) -> tuple[Assignment, ...]:
+    """Everything that should run or end there; of what is new as much as one message holds, the rest after that.
+
+    What the agent has `known` since this session began is only named. What it was `given` in this session and may have
+    started stays, whatever else is new: it would be ended if it were left out.
+    """
     node = state.nodes[name]
-    return tuple(
-        _assignment(state, node, job, index)
-        for job in jobs_on(state, name)
-        for index in on_machine(job, name)
-        # What was given to a former agent is not given to this one: it may still run.
-        if job.tasks[index].host == node.incarnation
-    )
+    told: list[tuple[JobRecord, int]] = []
+    new: list[tuple[JobRecord, int]] = []
+    for job in jobs_on(state, name):
+        for index in on_machine(job, name):
+            # What was given to a former agent is not given to this one: it may still run.
+            if job.tasks[index].host == node.incarnation:
+                (told if _id(job, index) in known else new).append((job, index))
+    named = [_named(state, job, index) for job, index in told]
+    new.sort(key=lambda one: _id(*one) not in given)
+    return (*named, *_as_many_as_fit(state, node, new, given))
+
+
+def _as_many_as_fit(
+    state: State, node: NodeRecord, new: list[tuple[JobRecord, int]], given: Container[AttemptId]
+) -> Iterator[Assignment]:
+    left = MAX_NEW_CHARACTERS
+    for job, index in new:
+        if left <= 0 and _id(job, index) not in given:
+            return
+        made = _assignment(state, node, job, index)
+        left -= SMALL_CHARACTERS + sum(map(len, (*made.command, *made.checkpoint, *made.env, *made.env.values())))
+        yield made
+
+
+def _id(job: JobRecord, index: int) -> AttemptId:
+    return AttemptId(job.id, index, job.tasks[index].attempt)
+
+
+def _named(state: State, job: JobRecord, index: int) -> Assignment:
+    """Of what is there already all that still matters: whether it must stop."""
+    return Assignment(_id(job, index), job.name, job.team, job.user, (), stop=_stop(state, job, job.tasks[index]))
 
 
 def _assignment(state: State, node: NodeRecord, job: JobRecord, index: int) -> Assignment:
     task, work, request = job.tasks[index], job.work, job.form.tasks[index].request
     return Assignment(
-        id=AttemptId(job.id, index, task.attempt),
+        id=_id(job, index),
         job_name=job.name,
         team=job.team,
         user=job.user,

@@ -8,10 +8,11 @@ Invariant: what ran on a machine is called lost only when it must have ended: le
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from gpuyard.errors import RefusedError
 from gpuyard.wire.agents import DEFAULT_LEASE_MS, AttemptId, Desired, Hello, Report
@@ -35,6 +36,12 @@ class Contact(msgspec.Struct):
     report: Report = Report(0)
     due: bool = False
     """It is to be told something."""
+    given: set[AttemptId] = set()
+    """Attempts it is told of in this session and has not said to know."""
+    telling: Desired | None = None
+    """What it is about to be told in this session, once that is durable."""
+    told: Desired | None = None
+    """What it was told last in this session."""
     use: dict[tuple[str, int], int] = {}
     """(job, task) → per cent its GPUs were used, as last reported."""
 
@@ -62,6 +69,7 @@ class Hub:
         """An agent has connected."""
         contact = self.contacts.setdefault(hello.node, Contact(now_ms, now_ms))
         contact.heard_ms, contact.connected, contact.report = now_ms, True, Report(0)
+        contact.given, contact.telling, contact.told = set(), None, None
         if hello.incarnation != self.state.nodes[hello.node].incarnation:
             contact.incarnation_ms = now_ms
         yield from of_hello(self.state, hello)
@@ -96,14 +104,35 @@ class Hub:
         """What each agent is to be told now. True of the state as it is, so to be sent once that is durable."""
         told = {}
         for name, contact in self.contacts.items():
-            if contact.due and contact.connected and name in self.state.nodes:
+            # Before its first report nobody knows what it has.
+            if contact.due and contact.connected and contact.report.sent_ms and name in self.state.nodes:
                 contact.due = False
-                told[name] = self._desired(name, contact)
+                contact.telling = told[name] = self._desired(name, contact)
         return told
+
+    def sent(self, messages: Mapping[str, Desired]) -> None:
+        """These are durable, and have been sent."""
+        for name, message in messages.items():
+            contact = self.contacts[name]
+            if contact.telling is message:
+                contact.told = message
+
+    def renewals(self) -> Iterator[tuple[str, Desired]]:
+        """While nothing can be written: to each agent that has reported what it was told before, for a further lease.
+
+        Whoever has connected since was told nothing yet: it may be another agent, with nothing of the former one.
+        """
+        for name, contact in self.contacts.items():
+            if contact.connected and contact.told is not None and contact.report.sent_ms > contact.told.echo_ms:
+                contact.told = replace(contact.told, echo_ms=contact.report.sent_ms)
+                yield name, contact.told
 
     def _desired(self, name: str, contact: Contact) -> Desired:
         done: tuple[AttemptId, ...] = recorded(self.state, name, contact.report)
-        return Desired(contact.report.sent_ms, assignments(self.state, name), done)
+        known = {attempt.id for attempt in contact.report.attempts}
+        wanted = assignments(self.state, name, known, contact.given)
+        contact.given = {one.id for one in wanted} - known
+        return Desired(contact.report.sent_ms, wanted, done)
 
     # ----------------------------------------------------------------------------------------------------- time passes
 

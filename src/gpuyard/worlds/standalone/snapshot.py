@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from gpuyard.model.jobs import Job, Task, TaskGroup, TaskState
 from gpuyard.model.nodes import Node, Topology
 from gpuyard.model.snapshot import Change, JobGone, JobSeen, Snapshot
+from gpuyard.worlds.standalone.fold import HOUR_MS
 from gpuyard.worlds.standalone.lifecycle import OVER, JobState, TaskPhase
 from gpuyard.worlds.standalone.records import JobRecord, NodeRecord, State, TaskRecord, done_per_leaf
 
@@ -38,8 +39,13 @@ def snapshot_of(state: State, now_ms: int) -> Snapshot:
         jobs=tuple(jobs),
         topologies=(MACHINES,),
         now_ms=now_ms,
-        moves_last_hour=len(state.moves),
+        moves_last_hour=moves_last_hour(state, now_ms),
     )
+
+
+def moves_last_hour(state: State, now_ms: int) -> int:
+    """Counted at that moment: the log notes moves, not that an hour has passed since."""
+    return sum(moment_ms > now_ms - HOUR_MS for moment_ms in state.moves)
 
 
 def changes_of(id: str, record: JobRecord | None, now_ms: int) -> Iterator[Change]:

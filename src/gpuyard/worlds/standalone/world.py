@@ -14,7 +14,7 @@ from gpuyard.worlds.standalone.journal import Journal
 from gpuyard.worlds.standalone.lifecycle import TaskPhase
 from gpuyard.worlds.standalone.planning import events_of
 from gpuyard.worlds.standalone.records import JobRecord
-from gpuyard.worlds.standalone.snapshot import STUCK_AFTER_MS, changes_of, node_seen_as, snapshot_of
+from gpuyard.worlds.standalone.snapshot import STUCK_AFTER_MS, changes_of, moves_last_hour, node_seen_as, snapshot_of
 from gpuyard.worlds.standalone.store.port import Entry
 
 
@@ -39,12 +39,12 @@ class Standalone:
 
     def snapshot(self) -> Snapshot:
         self._jobs, self._nodes, self._queues = {}, {}, False
-        self._said_ms = max(self._said_ms, self.now_ms())
+        self._said_ms = self.now_ms()
         return snapshot_of(self.journal.state, self._said_ms)
 
     def observe(self) -> Sequence[Change]:
         state = self.journal.state
-        self._said_ms = max(self._said_ms, self.now_ms())
+        self._look_at_the_clock()
         changes: list[Change] = [TimePassed(self._said_ms)]
         self._look_at_the_late()
         if self._queues:
@@ -55,9 +55,10 @@ class Standalone:
                 changes.append(NodeGone(name))
             elif node.seen:
                 changes.append(NodeSeen(node_seen_as(node)))
-        if len(state.moves) != self._moves:
-            self._moves = len(state.moves)
-            changes.append(MovesCounted(self._moves))
+        moves = moves_last_hour(state, self._said_ms)
+        if moves != self._moves:
+            self._moves = moves
+            changes.append(MovesCounted(moves))
         for id in self._jobs:
             changes.extend(changes_of(id, state.jobs.get(id), self._said_ms))
         self._jobs, self._nodes, self._queues = {}, {}, False
@@ -86,6 +87,13 @@ class Standalone:
             (self._stopping.add if record and _is_stopping(record) else self._stopping.discard)(job)
         elif isinstance(node, str):
             self._nodes[node] = None
+
+    def _look_at_the_clock(self) -> None:
+        """One that was an hour ahead and is set back is right again: what seemed late by it is not."""
+        now_ms = self.now_ms()
+        if now_ms < self._said_ms:
+            self._jobs.update(dict.fromkeys(sorted(self._stopping)))
+        self._said_ms = now_ms
 
     def _look_at_the_late(self) -> None:
         """What should have stopped long ago is not counted on any more."""

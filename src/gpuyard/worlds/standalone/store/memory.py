@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, nullcontext
 from enum import Enum
 from typing import Final
 
-from gpuyard.errors import StoreBusyError, StoreError, StoreGoneError
+from gpuyard.errors import StoreBusyError, StoreGoneError, StoreWaitError
 from gpuyard.worlds.standalone.store.archive import Page, Progress, no_progress, write_archive
 from gpuyard.worlds.standalone.store.checks import check_entries, check_sums, not_next
 from gpuyard.worlds.standalone.store.port import DailySum, Entry, StoredSnapshot
@@ -114,7 +114,7 @@ class MemoryStore:
         if fault is Fault.CRASH_DURING:
             tear()
         if fault is Fault.FULL:
-            raise StoreError("the disk is full; nothing was written", fix="make room on the disk, then go on")
+            raise StoreWaitError("the disk is full; nothing was written", fix="make room on the disk")
         if fault is not None:
             self.close()
         if fault in CRASHES:

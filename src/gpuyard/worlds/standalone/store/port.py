@@ -69,7 +69,8 @@ class Store(Protocol):
 
     def append(self, entries: Sequence[Entry]) -> None:
         """All in one transaction, durable on return. StoreConflictError where a seq is taken or would leave a gap,
-        StoreGoneError where the connection or the lock was lost (whether it was written is then not known)."""
+        StoreGoneError where the connection or the lock was lost (whether it was written is then not known),
+        StoreWaitError where nothing was written and the same may be written later."""
 
     def read(self, after_seq: int, limit: int) -> list[Entry]:
         """The next entries in order. Entries that retention took away are simply not there."""

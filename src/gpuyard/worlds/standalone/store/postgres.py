@@ -18,7 +18,7 @@ from typing import Any, Final
 import msgspec
 from pg8000.native import Connection, DatabaseError, InterfaceError  # type: ignore[import-untyped]
 
-from gpuyard.errors import StoreBusyError, StoreConflictError, StoreError, StoreGoneError
+from gpuyard.errors import StoreBusyError, StoreConflictError, StoreError, StoreGoneError, StoreWaitError
 from gpuyard.platform.dialling import dial, dial_local
 from gpuyard.worlds.standalone.store.address import PostgresAddress
 from gpuyard.worlds.standalone.store.port import DailySum, Entry
@@ -322,7 +322,7 @@ def _no_answer(address: PostgresAddress, why: str) -> StoreGoneError:
 # -------------------------------------------------------------------------------------------------------------- errors
 
 
-class _LockTimeoutError(StoreError):
+class _LockTimeoutError(StoreWaitError):
     """Somebody else holds what we wait for."""
 
 
@@ -338,7 +338,8 @@ def explained(error: DatabaseError, address: PostgresAddress) -> StoreError:
         return StoreConflictError(f"somebody else has written to {address}: {message}", fix="open it again")
     for beginning, what, fix in _MEANINGS:
         if code.startswith(beginning):
-            return StoreError(f"PostgreSQL at {address}: {what} ({message})", fix=fix)
+            refusal = StoreWaitError if code in _PASSING else StoreError
+            return refusal(f"PostgreSQL at {address}: {what} ({message})", fix=fix)
     return StoreError(f"PostgreSQL at {address} refuses: {message} ({code})", fix="see the log of the server")
 
 
@@ -351,3 +352,6 @@ _MEANINGS: Final[tuple[tuple[str, str, str], ...]] = (
     ("53300", "it has too many connections", "raise max_connections, or close others"),
     ("57014", "the statement took too long; nothing was written", "look at what else the server does"),
 )
+
+_PASSING: Final = ("53100", "57014")
+"""After these nothing was written, and the same may be written later."""

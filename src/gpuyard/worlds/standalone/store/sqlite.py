@@ -19,7 +19,7 @@ from typing import Any, Final
 import apsw
 import msgspec
 
-from gpuyard.errors import StoreError, StoreGoneError
+from gpuyard.errors import StoreError, StoreGoneError, StoreWaitError
 from gpuyard.worlds.standalone.store.lockfile import PRIVATE_FILE, FileLock
 from gpuyard.worlds.standalone.store.port import DailySum, Entry
 from gpuyard.worlds.standalone.store.session import Row, Value
@@ -248,16 +248,20 @@ def explained(error: apsw.Error, path: Path) -> StoreError:
     """What an error of SQLite means to a person."""
     for kind, what, fix in _MEANINGS:
         if isinstance(error, kind):
-            return StoreError(f"{path} {what}", fix=fix)
+            refusal = StoreWaitError if kind in _PASSING else StoreError
+            return refusal(f"{path} {what}", fix=fix)
     return StoreError(f"SQLite refuses to work with {path}: {error}", fix="restore a backup if it does so again")
 
 
 _MEANINGS: Final[tuple[tuple[type[apsw.Error], str, str], ...]] = (
     (apsw.NotADBError, "is not a SQLite database", "name another file, or restore a backup into a new one"),
     (apsw.CorruptError, "is damaged", "restore a backup into a new file: gpuyard restore FILE --database PATH"),
-    (apsw.FullError, "cannot grow: the disk is full; nothing was written", "make room on the disk, then go on"),
+    (apsw.FullError, "cannot grow: the disk is full; nothing was written", "make room on the disk"),
     (apsw.ReadOnlyError, "may only be read", "let the user of the manager own it, on a disk that may be written to"),
     (apsw.PermissionsError, "may not be opened", "let the user of the manager own it"),
     (apsw.CantOpenError, "cannot be opened", "name a file in a folder that the user of the manager may write to"),
     (apsw.BusyError, "is locked by another program", "close what else has it open, such as a SQLite shell"),
 )
+
+_PASSING: Final = (apsw.FullError, apsw.BusyError)
+"""After these nothing was written, and the same may be written later."""
