@@ -130,10 +130,12 @@ class JobDetail(JobObject, frozen=True):
 
 
 class Submitted(msgspec.Struct, frozen=True):
-    """The answer to a submission: the job, or all elements of an array."""
+    """The answer to a submission: the job, or all elements of an array; in a dry run as they would be."""
 
     jobs: tuple[JobObject, ...]
     warnings: tuple[str, ...] = ()
+    text: tuple[str, ...] = ()
+    """In a dry run: who would start, stop or wait."""
 
 
 class Scale(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
