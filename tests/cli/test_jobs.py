@@ -257,6 +257,13 @@ def test_what_was_done_is_told_where_the_server_goes_away(
     assert (result.exit_code, result.stdout) == (6, "17\n")
 
 
+def test_a_name_of_a_job_that_is_over_does_not_stop_the_rest(gpuyard: Run, jobs: Yard) -> None:
+    result = gpuyard("release", "old", "20_1")
+    assert result.exit_code == 5
+    assert "job 19 is not held" in result.stderr
+    assert [asked.path["id"] for asked in jobs.asked if asked.name == "release_job"] == ["19", "20_1"]
+
+
 def test_what_fails_does_not_stop_the_rest(gpuyard: Run, jobs: Yard) -> None:
     result = gpuyard("cancel", "17", "99", "18", "-o", "name")
     assert (result.exit_code, result.stdout) == (3, "17\n18\n")

@@ -73,7 +73,7 @@ def all_to_wait_for(client: Client, words: Sequence[str]) -> list[str]:
         elif is_id(word):
             ids = elements(client, word, state="") or [word]
         else:
-            ids = [job.id for job in client.jobs(name=word, state=ACTIVE, estimate=False)] or [one_job(client, word)]
+            ids = _named(client, word)
         found.update(dict.fromkeys(ids))
     if not found:
         raise _none()
@@ -86,10 +86,12 @@ def _meant(client: Client, word: str) -> list[str]:
     bounds = _RANGE.fullmatch(word)
     if bounds:
         return _between(client, int(bounds[1]), int(bounds[2]), word, ACTIVE)
-    named = [job.id for job in client.jobs(name=word, state=ACTIVE, estimate=False)]
-    if not named:
-        raise _unknown(client, word)
-    return named
+    return _named(client, word)
+
+
+def _named(client: Client, word: str) -> list[str]:
+    """All of that name that are not over; where there is none, the newest, so that it is told what became of it."""
+    return [job.id for job in client.jobs(name=word, state=ACTIVE, estimate=False)] or [one_job(client, word)]
 
 
 def _between(client: Client, first: int, last: int, word: str, state: str) -> list[str]:
