@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 OUTPUTS = ("text", "json", "yaml", "jsonl", "name")
 MAX_EVENTS = 50
+RECLAIMABLE = "reclaimable: whoever waits in its team may have its GPUs, other teams what is borrowed of them"
 
 
 @click.command()
@@ -115,9 +116,7 @@ def _facts(job: JobDetail) -> Iterator[tuple[str, str]]:
     yield "Labels", ", ".join(f"{key}={value}" for key, value in job.labels.items())
     yield (
         "Idle",
-        f"since {exact(job.idle_since)}{', anyone who waits may have its GPUs' if job.reclaimable else ''}"
-        if (job.idle_since)
-        else "",
+        f"since {exact(job.idle_since)}{f', {RECLAIMABLE}' if job.reclaimable else ''}" if (job.idle_since) else "",
     )
     yield "Command", " ".join(_quoted(word) for word in job.command or ())
     yield "Variables", ", ".join(f"{key}={value}" for key, value in (job.env or {}).items())

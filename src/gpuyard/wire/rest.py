@@ -105,7 +105,7 @@ class JobObject(msgspec.Struct, frozen=True):
     afterok: tuple[str, ...] = ()
     idle_since: Moment | None = None
     reclaimable: bool = False
-    """It holds GPUs it does not use: anyone who waits may have them."""
+    """It holds GPUs it does not use: whoever waits in its team may have them, other teams what is borrowed."""
     tasks_per_node: int = 0
     """It lies on nodes with just so many of its tasks on each; 0: wherever there is room."""
     run_started_at: Moment | None = None
