@@ -146,6 +146,19 @@ def test_the_use_of_a_gpu_is_reported_also_for_whoever_takes_it_over(fake_machin
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("profile", "percent"), [("0", 0), ("[{utilization: 40}]", 40), ("nonsense", 100)])
+def test_a_job_may_say_what_it_does_with_fake_gpus(
+    fake_machine: Machine, manager: Manager, profile: str, percent: int
+) -> None:
+    task = a_script("sleep 60", shares=(DeviceShare(1),), env={"FAKE_GPU_PROFILE": profile})
+    manager.want(task)
+    manager.wait_for(task.id, Phase.RUNNING)
+    eventually(lambda: manager.reports[task.id].gpu_percent == percent)
+    manager.drop(task.id)
+    manager.wait_for(task.id, Phase.ENDED)
+
+
+@pytest.mark.slow
 def test_who_shares_a_gpu_is_measured_by_its_own_processes(fake_machine: Machine, manager: Manager) -> None:
     """The fake GPUs let a task use all of what it was given."""
     half = DeviceShare(0, gpu_milli=500, memory_mib=10_000)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gpuyard.agent import records
-from gpuyard.agent.logs import read_part
+from gpuyard.agent.logs import offset_since, read_part
 from gpuyard.agent.records import record
 from gpuyard.agent.supervisor.files import Spec, read_record
 from gpuyard.agent.supervisor.log import Log
@@ -104,6 +104,53 @@ def test_behind_the_end_there_is_nothing(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.slow
+def test_what_was_said_since_is_found_to_the_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = a_log(tmp_path, monkeypatch, piece_bytes=40, pieces=3)
+    for at_ms in range(0, 20_000, 500):
+        monkeypatch.setattr("gpuyard.agent.supervisor.log.wall_ms", lambda at_ms=at_ms: 1_000_000 + at_ms)
+        log.write(b"%09d\n" % at_ms)
+
+    def since(at_ms: int) -> bytes:
+        return read_part(tmp_path, offset_since(tmp_path, 1_000_000 + at_ms), 1 << 20).data
+
+    everything = read_part(tmp_path, 0, 1 << 20).data
+    assert len(list(tmp_path.glob("times.*"))) == 3
+    assert since(-5_000) == since(0) == everything
+    # Notes are made once a second; what was said within the second before may be shown, too.
+    assert since(18_200).splitlines()[0] in (b"000018000", b"000018500")
+    assert since(19_000).splitlines()[-1] == b"000019500"
+    assert since(25_000) == b""
+
+
+def test_notes_of_times_become_fewer_and_never_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = a_log(tmp_path, monkeypatch, piece_bytes=1 << 30, pieces=3)
+    clock = 0
+
+    def tick() -> int:
+        return clock
+
+    monkeypatch.setattr("gpuyard.agent.supervisor.log.wall_ms", tick)
+    for number in range(10_000):
+        clock = number * 1_000
+        log.write(b"%09d\n" % number)
+    (notes,) = tmp_path.glob("times.*")
+    assert 4_096 < len(notes.read_bytes().splitlines()) < 8_192
+    clock = 20_000_000
+    log.write(b"late\n")
+    assert read_part(tmp_path, offset_since(tmp_path, 19_000_000), 1 << 20).data == b"late\n"
+    found = read_part(tmp_path, offset_since(tmp_path, 9_000_000), 1 << 20).data.splitlines()
+    assert 8_995 <= int(found[0]) <= 9_000
+
+
+def test_a_log_without_notes_is_shown_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    a_log(tmp_path, monkeypatch, piece_bytes=100, pieces=3).write(b"said\n")
+    (notes,) = tmp_path.glob("times.*")
+    notes.unlink()
+    assert offset_since(tmp_path, 1 << 50) == 0
+    notes.write_bytes(b"not a number\n12")
+    assert offset_since(tmp_path, 1 << 50) == 0
+
+
 def test_a_log_can_be_followed_to_its_end(machine: Machine, manager: Manager) -> None:
     task = a_script("for i in 1 2 3 4 5; do echo $i; sleep 0.2; done")
     manager.want(task)

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+import yaml
 
 from gpuyard.cli import team, token, user
 from gpuyard.model.difference import Difference, Started
@@ -139,10 +140,76 @@ def test_a_machine_says_how_it_keeps_bounds(gpuyard: Run, yard: Yard) -> None:
     ],
 )
 def test_machines_are_taken_in_and_out(gpuyard: Run, yard: Yard, verb: str, operation: str) -> None:
-    assert gpuyard("node", verb, "node-1", "--dry-run").stdout == f"would {verb.replace('-', ' ')} node-1\n"
+    assert gpuyard("node", verb, "node-1", "--dry-run").stdout.startswith(f"would {verb.replace('-', ' ')} node-1")
+    assert gpuyard("node", verb, "node-9", "--dry-run").exit_code == 3
+    assert operation not in [asked.name for asked in yard.asked]
     assert gpuyard("node", verb, "node-1", "--yes", "--if-revision", "3").exit_code == 0
-    assert [asked.name for asked in yard.asked] == [operation]
+    assert [asked.name for asked in yard.asked].count(operation) == 1
     assert gpuyard("node", verb, "a", "b", "--if-revision", "3").exit_code == 2
+
+
+def test_draining_is_tried_by_what_if(gpuyard: Run, yard: Yard) -> None:
+    yard.difference = Difference(started=(Started("18", "speech", 1, ("node-2",)),))
+    result = gpuyard("node", "drain", "node-1", "node-2", "--dry-run")
+    assert result.stdout.startswith("would drain node-1, node-2\n")
+    assert "1 job starts" in result.stdout
+    assert yard.asked[-1].json == {"nodes": {"drain": ["node-1", "node-2"]}}
+    told = json.loads(gpuyard("node", "drain", "node-1", "--dry-run", "-o", "json").stdout)
+    assert told["difference"]["started"][0]["job"] == "18"
+
+
+@pytest.mark.parametrize("output", ["json", "yaml"])
+@pytest.mark.parametrize(
+    ("arguments", "field", "value"),
+    [
+        (("team", "set", "vision", "--quota", "8", "--yes"), "revision", 9),
+        (("team", "set", "vision", "--quota", "8"), "dry_run", False),
+        (("team", "set", "vision", "--quota", "8", "--dry-run"), "dry_run", True),
+        (("team", "remove", "vision", "--yes"), "dry_run", False),
+        (("node", "drain", "node-1", "--yes"), "name", "node-1"),
+        (("node", "label", "node-1", "rack=r1"), "labels", {"rack": "r1"}),
+        (("user", "set", "ann", "--grant", "lead@vision"), "name", "ann"),
+        (("token", "create"), "secret", "gy_t0_secret"),
+        (("node", "token"), "secret", "gyj_secret.cafe"),
+        (("config", "view"), "contexts", {}),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
+)
+def test_programs_get_what_was_done_as_data(
+    gpuyard: Run, output: str, arguments: tuple[str, ...], field: str, value: object
+) -> None:
+    result = gpuyard(*arguments, "-o", output)
+    assert yaml.safe_load(result.stdout)[field] == value
+
+
+def test_programs_get_lists_as_data(gpuyard: Run, tmp_path: Path) -> None:
+    assert [one["name"] for one in json.loads(gpuyard("team", "tree", "-o", "json").stdout)][1] == "vision"
+    assert json.loads(gpuyard("team", "members", "vision", "-o", "json").stdout) == [{"user": "ann", "role": "lead"}]
+    assert yaml.safe_load(gpuyard("doctor", "-o", "yaml").stdout)[0]["about"] == "settings"
+    both = json.loads(gpuyard("node", "resume", "node-1", "node-2", "-o", "json").stdout)
+    assert [one["name"] for one in both] == ["node-1", "node-2"]
+
+
+def test_the_form_that_is_wished_holds_everywhere(
+    gpuyard: Run, yard: Yard, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    yard.add(a_job("17"))
+    monkeypatch.setenv("GPUYARD_OUTPUT", "json")
+    path = tmp_path / "change.yaml"
+    path.write_text("queues: {vision: 8}\n", encoding="utf-8")
+    commands = (
+        ("explain", "17"),
+        ("plan", "--gpus", "1", "--", "date"),
+        ("what-if", str(path)),
+        ("describe", "17"),
+        ("doctor",),
+        ("config", "view"),
+        ("team", "tree"),
+        ("token", "create"),
+    )
+    for words in commands:
+        json.loads(gpuyard(*words).stdout)
+    assert gpuyard("explain", "17", "-o", "text").stdout.startswith("17 (team vision)")
 
 
 def test_machines_are_labelled(gpuyard: Run, yard: Yard) -> None:
@@ -262,6 +329,16 @@ def test_tokens_are_made_shown_once_and_revoked(gpuyard: Run, yard: Yard) -> Non
     assert gpuyard("token", "revoke", "t0", "--dry-run").stdout == "would revoke t0\n"
     assert gpuyard("token", "revoke", "t0").stdout == "t0 revoked\n"
     assert gpuyard("token", "revoke", "t9").exit_code == 3
+
+
+def test_a_token_is_meant_by_how_its_id_begins(gpuyard: Run, yard: Yard) -> None:
+    for _ in range(2):
+        gpuyard("token", "create")
+    assert [token.id for token in yard.tokens] == ["t0", "t1"]
+    several = gpuyard("token", "revoke", "t")
+    assert (several.exit_code, "2 tokens begin with t: t0, t1" in several.stderr) == (2, True)
+    yard.tokens.pop()
+    assert gpuyard("token", "revoke", "t").stdout == "t0 revoked\n"
 
 
 def test_use_as_csv(gpuyard: Run, yard: Yard) -> None:

@@ -5,6 +5,7 @@ import io
 import json
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -12,10 +13,13 @@ from msgspec.structs import replace
 
 from gpuyard.cli.ls import STATES
 from gpuyard.cli.times import now
+from gpuyard.errors import UnreachableError
 from gpuyard.model.difference import Difference, Started
 from gpuyard.model.explanation import Explanation, Standing
 from gpuyard.model.plan import Bind, Plan
 from gpuyard.model.reasons import Reason, Token
+from gpuyard.sdk.calls import Call
+from gpuyard.sdk.client import Client
 from gpuyard.wire import rest
 from gpuyard.worlds.standalone.lifecycle import JobState
 from tests.cli.conftest import Run
@@ -166,6 +170,10 @@ def test_a_description_has_tasks_and_events_oldest_first(gpuyard: Run, jobs: Yar
     output = gpuyard("describe", "17").stdout
     assert output.index("TASK") < output.index("submitted by ann") < output.index("started")
     assert "python train.py" in output
+    told = json.loads(gpuyard("describe", "17", "-o", "json").stdout)
+    assert set(told["job"]) == set(rest.JobDetail.__struct_fields__)
+    assert [event["text"] for event in told["events"]] == ["submitted by ann", "started"]
+    assert yaml.safe_load(gpuyard("describe", "17", "-o", "yaml").stdout)["job"]["id"] == "17"
 
 
 def test_logs_are_byte_for_byte(gpuyard: Run, jobs: Yard) -> None:
@@ -176,6 +184,21 @@ def test_logs_are_byte_for_byte(gpuyard: Run, jobs: Yard) -> None:
     jobs.logs[("17", 0, 1)] = [b"x" * 1000 + b"\n"] * 3
     assert gpuyard("logs", "17", "--tail", "1").stdout_bytes == b"x" * 1000 + b"\n"
     assert gpuyard("logs", "-f", "--attempt", "1", "17").exit_code == 2
+
+
+def test_logs_begin_where_they_are_asked_to(gpuyard: Run, jobs: Yard) -> None:
+    jobs.logs[("17", 0, 1)] = [b"1\n", b"2\n", b"3\n"]
+    assert gpuyard("logs", "17", "--since", "10m").stdout == "1\n2\n3\n"
+    assert gpuyard("logs", "17", "--since", "10m", "--tail", "1").stdout == "3\n"
+    assert [asked.query["since"] for asked in jobs.asked if asked.name == "read_logs"] == ["10m", "10m"]
+    jobs.after_log = lambda id: jobs.jobs.update({id: a_job(id, state="succeeded")})
+    jobs.asked.clear()
+    assert gpuyard("logs", "-f", "17", "--tail", "2").stdout == "2\n3\n"
+    assert gpuyard("logs", "-f", "17", "--since", "10m").stdout == "1\n2\n3\n"
+    places = [(asked.query.get("since"), asked.query["offset"]) for asked in jobs.asked if asked.name == "read_logs"]
+    # Once the server has said where in the log it began, one goes on by that: the beginning of the log may be gone.
+    assert places[:2] == [(None, "-400"), (None, "6")]
+    assert ("10m", "0") in places
 
 
 # ------------------------------------------------------------------------------------------------------------ steering
@@ -206,6 +229,39 @@ def test_several_at_once_by_range_name_label_and_array(gpuyard: Run, jobs: Yard)
     nobody = gpuyard("cancel", "-l", "sweep=8")
     assert nobody.exit_code == 3
     assert "there is no such job" in nobody.stderr
+
+
+def test_an_array_is_tried_and_steered_element_by_element(gpuyard: Run, jobs: Yard) -> None:
+    assert gpuyard("cancel", "20", "--dry-run").stdout == (
+        "would cancel 20_0, which is running\nwould cancel 20_1, which is waiting\n"
+    )
+    assert json.loads(gpuyard("cancel", "17", "--dry-run", "-o", "json").stdout)["state"] == "running"
+    jobs.add(replace(jobs.jobs["20_1"], state="held"))
+    result = gpuyard("release", "20", "-o", "name")
+    assert (result.exit_code, result.stdout) == (5, "20_1\n")
+    assert "job 20_0 is not held" in result.stderr
+
+
+def test_what_was_done_is_told_where_the_server_goes_away(
+    gpuyard: Run, jobs: Yard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send = Client.send
+
+    def gone_for_18(client: Client, call: Call[Any]) -> Any:
+        if call.path.endswith("/18/cancel"):
+            raise UnreachableError("the server does not answer")
+        return send(client, call)
+
+    monkeypatch.setattr(Client, "send", gone_for_18)
+    result = gpuyard("cancel", "17", "18", "-o", "name")
+    assert (result.exit_code, result.stdout) == (6, "17\n")
+
+
+def test_a_name_of_a_job_that_is_over_does_not_stop_the_rest(gpuyard: Run, jobs: Yard) -> None:
+    result = gpuyard("release", "old", "20_1")
+    assert result.exit_code == 5
+    assert "job 19 is not held" in result.stderr
+    assert [asked.path["id"] for asked in jobs.asked if asked.name == "release_job"] == ["19", "20_1"]
 
 
 def test_what_fails_does_not_stop_the_rest(gpuyard: Run, jobs: Yard) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from gpuyard.errors import GpuyardError, InputError, NotSignedInError
 from gpuyard.sdk.config import Flags, read_config, resolve, user_config_path
+from gpuyard.service.settings import Settings
 from tests.cli.conftest import Run, run
 from tests.sdk.yard import TOKEN, Yard
 
@@ -223,3 +224,53 @@ def test_a_token_comes_from_a_file(gpuyard: Run, here: Path, url: str, monkeypat
     assert gpuyard("ls", "--token-file", path).exit_code == 0
     monkeypatch.setenv("GPUYARD_TOKEN_FILE", str(path))
     assert gpuyard("ls").exit_code == 0
+
+
+# -------------------------------------------------------------------------------------------------------- the server
+
+
+@pytest.fixture
+def server_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    path = tmp_path / "server.toml"
+    monkeypatch.setattr("gpuyard.cli.server_file.SERVER_FILE", path)
+    return path
+
+
+def started_with(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> Settings:
+    """What a server would be started with."""
+    told: list[Settings] = []
+    monkeypatch.setattr("gpuyard.cli.up._run", lambda settings, faces: told.append(settings))
+    result = run(*arguments)
+    assert result.exit_code == 0, result.stderr
+    return told[0]
+
+
+def test_the_machines_file_says_how_its_server_is_started(server_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    server_file.write_text(
+        'listen = "127.0.0.1:7500"\naccept-shared-user = true\nname = ["a", "b"]\nlease = "90s"\nfake_gpus = 4\n',
+        encoding="utf-8",
+    )
+    settings = started_with(monkeypatch, "up")
+    assert (str(settings.listen), str(settings.agents_listen)) == ("127.0.0.1:7500", "127.0.0.1:7501")
+    assert (settings.accept_shared_user, settings.names, settings.lease_ms) == (True, ("a", "b"), 90_000)
+    assert settings.fake_gpus == 4
+    # A flag and a variable are nearer than the file; a server without an agent leaves alone what is about its machine.
+    server_file.write_text('listen = "127.0.0.1:7500"\ndatabase = "/srv/a"\nproduct = "H100"\n', encoding="utf-8")
+    monkeypatch.setenv("GPUYARD_DATABASE", "/srv/b")
+    settings = started_with(monkeypatch, "serve", "--listen", "127.0.0.1:7600")
+    assert (str(settings.listen), settings.database) == ("127.0.0.1:7600", "/srv/b")
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ('lisen = "127.0.0.1:7500"', 'there is no setting "lisen"; did you mean "listen"?'),
+        ('home = "/srv"', 'there is no setting "home"'),
+        ("listen = ", "Invalid value"),
+        ('listen = "nowhere"', "is no address"),
+    ],
+)
+def test_a_mistake_in_the_machines_file_is_told(server_file: Path, text: str, told: str) -> None:
+    server_file.write_text(text, encoding="utf-8")
+    result = run("up")
+    assert (result.exit_code, told in result.stderr) == (2, True), result.stderr

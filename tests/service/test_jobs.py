@@ -97,9 +97,42 @@ def test_what_would_happen_is_said_and_not_done(yard: Yard) -> None:
     assert planned.status_code == 200
     (line,) = planned.json()["text"]
     assert line.startswith("x/0 starts on m1: ")
-    dry = yard.ask("max", "POST", "/v1/jobs?dry_run=true", json={"command": ["x"], "gpus": 0})
-    assert (dry.status_code, dry.json()["jobs"]) == (200, [])
     assert yard.manager.state.next_job == before
+
+
+def test_a_dry_run_of_a_submission_says_what_it_would_be_and_does_nothing(fresh_yard: Yard) -> None:
+    yard = fresh_yard
+    number = yard.manager.state.next_job
+    dry = yard.ask("max", "POST", "/v1/jobs?dry_run=true", json={"command": ["x"], "name": "dry", "gpus": 1})
+    assert dry.status_code == 200
+    (job,) = dry.json()["jobs"]
+    assert (job["id"], job["name"], job["team"], job["gpus"], job["state"]) == (
+        str(number),
+        "dry",
+        "vision",
+        "1",
+        "waiting",
+    )
+    # It is the caller's own job, which is not hidden from them.
+    assert dry.json()["text"][0].startswith(f"job {number} of vision starts ")
+    array = {"command": ["x"], "gpus": 0, "array": "3-5%1"}
+    many = yard.ask("max", "POST", "/v1/jobs?dry_run=true", json=array).json()["jobs"]
+    assert [(one["id"], one["state"]) for one in many] == [
+        (f"{number}_3", "waiting"),
+        (f"{number}_4", "blocked"),
+        (f"{number}_5", "blocked"),
+    ]
+    assert yard.manager.state.next_job == number
+
+
+def test_an_array_that_is_taken_for_a_job_is_told_apart(yard: Yard) -> None:
+    asked = {"command": ["x"], "array": "0-2", "gpus": 0, "hold": True}
+    array = yard.ask("max", "POST", "/v1/jobs", json=asked).json()["jobs"][0]["array"]
+    refused = yard.ask("max", "GET", f"/v1/jobs/{array}").json()
+    assert (refused["reason"], refused["status"]) == ("JobUnknown", 404)
+    assert f"{array} is an array of 3 jobs, {array}_0 to {array}_2" in refused["fix"]
+    others = yard.ask("sue", "GET", f"/v1/jobs/{array}").json()
+    assert others["fix"] == yard.ask("sue", "GET", "/v1/jobs/999999").json()["fix"]
 
 
 def test_a_plan_says_whom_the_job_costs_and_what_teams_hold_before_and_after(fresh_yard: Yard) -> None:

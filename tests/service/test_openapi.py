@@ -51,6 +51,14 @@ def test_every_reference_leads_somewhere() -> None:
     assert references(described) <= known
 
 
+def test_moments_are_described_as_such() -> None:
+    schemas = openapi("1")["components"]["schemas"]
+    moment = {"type": "string", "format": "date-time"}
+    assert schemas["JobObject"]["properties"]["submitted_at"] == moment
+    assert moment in schemas["JobObject"]["properties"]["started_at"]["anyOf"]
+    assert schemas["PoolPlan"]["properties"]["made_at"] == moment
+
+
 def test_the_served_description_is_this_one(yard: Yard) -> None:
     served = yard.ask("vic", "GET", "/v1/openapi.json").json()
     assert served == openapi("1.2.3")

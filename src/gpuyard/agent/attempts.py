@@ -47,6 +47,8 @@ class Holding(msgspec.Struct, frozen=True):
     devices: tuple[str, ...]
     shares: tuple[DeviceShare, ...]
     checkpoint_file: str
+    fake_profile: str = ""
+    """How busy it keeps fake GPUs; empty: as far as they are its own."""
 
 
 class Attempt:
@@ -60,6 +62,7 @@ class Attempt:
         self.devices = spec.all("device")
         self.shares = tuple(msgspec.json.decode(share, type=DeviceShare) for share in spec.all("share"))
         self.checkpoint_file = spec.text("checkpoint_file")
+        self.fake_profile = spec.text("fake_profile")
         self.notice_folder = Path(spec.text("notice")).parent if spec.text("notice") else None
         self.report = AttemptReport(self.id, Phase.STARTING)
         self._start_until_ms = start_until_ms
@@ -72,7 +75,7 @@ class Attempt:
 
     @property
     def holding(self) -> Holding:
-        return Holding(self.id, self.report.pid, self.devices, self.shares, self.checkpoint_file)
+        return Holding(self.id, self.report.pid, self.devices, self.shares, self.checkpoint_file, self.fake_profile)
 
     # -------------------------------------------------------------------------------------------------------- looking
 

@@ -287,7 +287,8 @@ class Daemon:
                 return self._no_log(asked)
             # Asked before reading: what was said until the end is then read.
             over = self.runtime.has_ended(asked.id)
-            part = logs.read_part(folder, asked.offset, asked.limit)
+            offset = logs.offset_since(folder, asked.since_ms) if asked.since_ms else asked.offset
+            part = logs.read_part(folder, offset, asked.limit)
             ended = over and part.offset + len(part.data) >= part.size
             if part.data or ended or boot_ms() >= until_ms:
                 return LogPiece(asked.request, part.offset, part.data, part.size, ended)

@@ -21,6 +21,8 @@ from gpuyard.model.quantities import MILLI
 MARK: Final = "GPUYARD_MARK"
 NOTICE_FILE: Final = "GPUYARD_PREEMPT_NOTICE_FILE"
 CHECKPOINT_FILE: Final = "GPUYARD_CHECKPOINT_FILE"
+FAKE_PROFILE: Final = "FAKE_GPU_PROFILE"
+"""What a job that runs on fake GPUs does with them, if it says so: per cent, or a profile."""
 PARCEL: Final = "GPUYARD_PARCEL"
 """Where a task finds what its job brings along."""
 PASSED_ON: Final = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ")

@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 
 from gpuyard.agent.attempts import Holding
-from gpuyard.errors import FakeGpuError
+from gpuyard.errors import FakeGpuError, InputError
 from gpuyard.fakegpu import build
 from gpuyard.fakegpu.control import DaemonStatus, NotUpError, Show, Start, Status, ask
 from gpuyard.fakegpu.profile import Profile, steady
@@ -113,7 +113,7 @@ class FakeGpus:
                 MACHINE,
                 device,
                 str(holding.id),
-                profile=_profile(share),
+                profile=_profile(share, holding.fake_profile),
                 pid=holding.pid,
                 memory_bytes=share.memory_mib * MIB * TAKEN_PERCENT // 100 if share.gpu_milli < MILLI else None,
             )
@@ -134,5 +134,13 @@ def end(home: Path) -> int | None:
         return None
 
 
-def _profile(share: DeviceShare) -> Profile:
+def _profile(share: DeviceShare, asked: str) -> Profile:
+    """What the job says that it does; what cannot be read counts as busy."""
+    if asked:
+        from gpuyard.fakegpu.profile import read_profile  # Few ask for it.
+
+        try:
+            return read_profile(f"[{{utilization: {asked}}}]" if asked.isdecimal() else asked)
+        except InputError:
+            pass
     return steady(min(max(share.gpu_milli * 100 // MILLI, 1), 100))

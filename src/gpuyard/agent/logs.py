@@ -6,16 +6,30 @@ they begin, and the oldest are dropped; whoever reads sees one log whose first b
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from gpuyard.agent.supervisor.files import LOG_PREFIX
+from gpuyard.agent.supervisor.files import LOG_PREFIX, TIMES_PREFIX
+from gpuyard.agent.supervisor.log import mark_covers_ms
 from gpuyard.wire.agents import MAX_LOG_PIECE_BYTES
 
 TRIES: Final = 8
 """A file may be dropped between looking and reading; then there is a newer beginning."""
+
+
+BEYOND: Final = 1 << 62
+"""Behind the end of every log."""
+
+
+class Mark(msgspec.Struct, frozen=True):
+    """What stands in the log from `offset` on was said at `at_ms`, or within `covers_ms` after."""
+
+    at_ms: int
+    covers_ms: int
+    offset: int
 
 
 class Part(msgspec.Struct, frozen=True):
@@ -34,6 +48,26 @@ def read_part(folder: Path, offset: int, limit: int) -> Part:
         except FileNotFoundError:
             continue
     return Part(max(offset, 0), b"", max(offset, 0))
+
+
+def offset_since(folder: Path, since_ms: int) -> int:
+    """Where begins what was said from then on, to the second; beyond the end where nothing was."""
+    marks = [mark for file in sorted(folder.glob(f"{TIMES_PREFIX}*")) for mark in _marks(file)]
+    if not marks:
+        return 0
+    return next((mark.offset for mark in marks if mark.at_ms + mark.covers_ms > since_ms), BEYOND)
+
+
+def _marks(file: Path) -> Iterator[Mark]:
+    """One a line; the last may not be written whole yet."""
+    try:
+        lines = file.read_bytes().splitlines(keepends=True)
+    except FileNotFoundError:
+        return
+    for number, line in enumerate(lines):
+        words = line.split()
+        if line.endswith(b"\n") and len(words) == 2 and all(word.isdigit() for word in words):
+            yield Mark(int(words[0]), mark_covers_ms(number), int(words[1]))
 
 
 def _try_part(folder: Path, offset: int, limit: int) -> Part:

@@ -272,6 +272,7 @@ class ProcessRuntime:
             "wake": str(self._home.wake),
             "notice": str(notice),
             "checkpoint_file": made[environment.CHECKPOINT_FILE],
+            "fake_profile": made.get(environment.FAKE_PROFILE, ""),
             "workdir": assignment.workdir or str(private),
             "memory_bytes": assignment.memory_bytes,
             "run_limit_ms": assignment.run_limit_ms,

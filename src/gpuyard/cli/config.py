@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from gpuyard.cli.output import FORMATS, form_option, print_data
 from gpuyard.cli.session import Session, connected
 from gpuyard.cli.terminal import one_line, talk
 
@@ -27,9 +28,9 @@ def config() -> None:
 
 @config.command()
 @click.option("--show-origin", is_flag=True, help="Say where each value comes from.")
-@click.option("-o", "--output", type=click.Choice(("text", "json")), default="text", help="The form of the answer.")
+@form_option
 @connected
-def view(session: Session, show_origin: bool, output: str) -> None:
+def view(session: Session, show_origin: bool, output: str | None) -> None:
     """Show the settings that hold here, and the contexts there are.
 
     \b
@@ -42,11 +43,9 @@ def view(session: Session, show_origin: bool, output: str) -> None:
     held = {name: settings.values[name] for name in SHOWN if name in settings.values}
     if "token" in held:
         held["token"] = Setting(HIDDEN, held["token"].origin)
-    if output == "json":
-        import msgspec
-
-        told = {"settings": held, "contexts": settings.contexts}
-        click.echo(msgspec.json.format(msgspec.json.encode(told), indent=2).decode())
+    form = session.output(output, FORMATS, "text")
+    if form != "text":
+        print_data({"settings": held, "contexts": settings.contexts}, form)
         return
     for name, setting in held.items():
         click.echo(one_line(f"{name} = {setting.value}" + (f"    # {setting.origin}" if show_origin else "")))
@@ -91,7 +90,7 @@ def set_context(name: str, url: str | None, team: str | None, ca: str | None, to
     """Make a context, or change one; an empty value takes a setting away.
 
     \b
-    gpuyard config set-context lab --url https://gpu.example.org:7443 --team vision
+    gpuyard config set-context lab --url https://gpu.example.org:7400 --team vision
     gpuyard config set-context lab --team ""
     """
     from msgspec.structs import replace

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import click
 
 from gpuyard.cli.exit_codes import FAILURE
+from gpuyard.cli.output import FORMATS, form_option, print_data
 from gpuyard.cli.session import Session, connected
 from gpuyard.cli.terminal import in_colour, one_line
 
@@ -34,26 +35,34 @@ class Finding(NamedTuple):
 
 
 @click.command(epilog="Ends with 1 if anything fails. -o json is for programs.")
-@click.option("-o", "--output", type=click.Choice(("text", "json")), default="text", help="The form of the answer.")
+@form_option
 @connected
-def doctor(session: Session, output: str) -> None:
+def doctor(session: Session, output: str | None) -> None:
     """Check the server, the token, versions, machines, teams, GPUs, database, disk and isolation.
 
     \b
     gpuyard doctor
     gpuyard doctor -o json
     """
+    form = _form(session, output)
     findings = list(_findings(session))
-    if output == "json":
-        import msgspec
-
-        told = [finding._asdict() for finding in findings]
-        click.echo(msgspec.json.format(msgspec.json.encode(told), indent=2).decode())
-    else:
+    if form == "text":
         for finding in findings:
             _print(finding)
+    else:
+        print_data([finding._asdict() for finding in findings], form)
     if any(finding.verdict == FAIL for finding in findings):
         click.get_current_context().exit(FAILURE)
+
+
+def _form(session: Session, output: str | None) -> str:
+    """Settings that cannot be read are a finding, and no reason not to answer."""
+    from gpuyard.errors import GpuyardError
+
+    try:
+        return session.output(output, FORMATS, "text")
+    except GpuyardError:
+        return "text"
 
 
 def _print(finding: Finding) -> None:

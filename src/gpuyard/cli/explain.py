@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gpuyard.cli.inputs import InputFile
-from gpuyard.cli.output import output_option, print_data
+from gpuyard.cli.output import FORMATS, form_option, print_data
 from gpuyard.cli.session import Session, connected
 
 if TYPE_CHECKING:
@@ -20,9 +20,9 @@ MAX_JOBS_NAMED = 10
 @click.command(epilog="How to read the answer: docs/explain.md. To try a way out: gpuyard what-if")
 @click.argument("job", metavar="JOB")
 @click.option("--cluster", "cluster_path", type=InputFile(), help="Answer from a cluster file instead.")
-@output_option
+@form_option
 @connected
-def explain(session: Session, job: str, cluster_path: Path | None, output: str) -> None:
+def explain(session: Session, job: str, cluster_path: Path | None, output: str | None) -> None:
     """Say everything about one job: what blocks it, its turn, and the cheapest ways out.
 
     Every way out has been tried: after it, the next plan does give the job a place. Of a job that runs it says
@@ -35,10 +35,11 @@ def explain(session: Session, job: str, cluster_path: Path | None, output: str) 
     gpuyard explain llm --cluster cluster.yaml
     gpuyard demo --yaml | gpuyard explain ads-sweep --cluster -
     """
+    form = session.output(output, FORMATS, "text")
     if cluster_path is None:
-        _ask_server(session, job, output)
+        _ask_server(session, job, form)
     else:
-        _answer_from_file(job, cluster_path, output)
+        _answer_from_file(job, cluster_path, form)
 
 
 def _ask_server(session: Session, job: str, output: str) -> None:

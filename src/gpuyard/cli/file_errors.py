@@ -19,7 +19,7 @@ _FLAGS: Final = {"ram": "memory", "gpu_memory": "gpus", "run_limit": "time", "la
 _HAVE_FLAGS: Final = frozenset(
     {
         *("team", "gpus", "cpu", "nodes", "tasks", "priority", "preemptible", "estimate", "array", "after", "afterok"),
-        *("retries", "env", "workdir", "model", "checkpoint", "grace", "on_node_lost", "hold", "name"),
+        *("retries", "env", "workdir", "model", "checkpoint", "grace", "on_node_lost", "hold", "name", "slurm_env"),
         *("cron", "time_zone", "overlap", "missed", "missed_limit", "paused"),
         *("quota", "limit", "weight", "parent", "idle_limit", "idle_percent", "unix_user"),
     }

@@ -8,9 +8,9 @@ from __future__ import annotations
 import contextlib
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import FrameType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import click
 
@@ -50,6 +50,22 @@ LOG_MISSING: Final = "LogMissing"
 """The server's word for a log that is gone; the job may well be there."""
 
 
+BYTES_A_LINE: Final = 200
+"""How much is fetched for each line of --tail at first; more is fetched where lines are longer."""
+
+
+class Begin(NamedTuple):
+    """Where in the log of the newest attempt to begin."""
+
+    tail: int | None = None
+    """With the last lines only."""
+    since: str = ""
+    """With what was written from then on."""
+
+
+WHOLE: Final = Begin()
+
+
 class TimeIsUpError(Exception):
     """`--timeout` has passed."""
 
@@ -72,29 +88,53 @@ def stay(
     task: int = 0,
     output: bool = True,
     timeout_ms: int | None = None,
-    tail: int | None = None,
+    begin: Begin = WHOLE,
 ) -> int:
     """Follow a job to its end and give its exit code; on the way, or instead, what else can happen."""
+    return _stay(client, id, Deadline(timeout_ms), task=task, output=output, begin=begin).code
+
+
+class Stayed(NamedTuple):
+    """How following a job went."""
+
+    code: int
+    let_go: bool = False
+    """Somebody, or the time that was given, ended it before the job was over."""
+
+
+def _stay(client: Client, id: str, deadline: Deadline, *, task: int, output: bool, begin: Begin) -> Stayed:
     from gpuyard.errors import NotFoundError
 
     line = terminal.StatusLine()
     try:
-        job = _to_the_end(client, id, task, line, Deadline(timeout_ms), output=output, tail=tail)
+        job = _to_the_end(client, id, task, line, deadline, output=output, begin=begin)
     except KeyboardInterrupt:
         line.clear()
         terminal.talk(f"detached; job {id} goes on. Back to it: gpuyard logs -f {id}   End it: gpuyard cancel {id}")
-        return INTERRUPTED
+        return Stayed(INTERRUPTED, let_go=True)
     except TimeIsUpError:
         line.clear()
         terminal.talk(f"time is up; job {id} goes on. Back to it: gpuyard logs -f {id}")
-        return TIMED_OUT
+        return Stayed(TIMED_OUT, let_go=True)
     except NotFoundError as error:
         line.clear()
         terminal.talk(f"error: {error}")
-        return JOB_NOT_FOUND
+        return Stayed(JOB_NOT_FOUND)
     line.clear()
     terminal.talk(terminal.one_line(_ended(job)))
-    return exit_code_of(job)
+    return Stayed(exit_code_of(job))
+
+
+def stay_with_all(client: Client, ids: Sequence[str], timeout_ms: int | None) -> int:
+    """Until all are over; the first code that is not 0."""
+    deadline = Deadline(timeout_ms)
+    codes = []
+    for id in ids:
+        stayed = _stay(client, id, deadline, task=0, output=False, begin=WHOLE)
+        if stayed.let_go:
+            return stayed.code
+        codes.append(stayed.code)
+    return next((code for code in codes if code), 0)
 
 
 class Deadline:
@@ -121,7 +161,7 @@ def _to_the_end(
     deadline: Deadline,
     *,
     output: bool,
-    tail: int | None,
+    begin: Begin,
 ) -> JobDetail:
     shown, looks = 0, 0
     while True:
@@ -131,8 +171,8 @@ def _to_the_end(
             line.clear()
             shown = attempt
             with time_limit(deadline.left_ms()):
-                _print_output(client, id, task, attempt, tail)
-            tail, looks = None, 0
+                _print_output(client, id, task, attempt, begin)
+            begin, looks = WHOLE, 0
             continue
         if job.ended_at is not None:
             return job
@@ -163,25 +203,48 @@ def _begun(job: JobDetail, task: int) -> int:
     return found.attempt if found and found.started_at else 0
 
 
-def _print_output(client: Client, id: str, task: int, attempt: int, tail: int | None) -> None:
+def _print_output(client: Client, id: str, task: int, attempt: int, begin: Begin) -> None:
     from gpuyard.errors import NotFoundError
 
     try:
-        _follow_log(client, id, task, attempt, tail)
+        _follow_log(client, id, task, attempt, begin)
     except NotFoundError as error:
         if error.reason != LOG_MISSING:
             raise
         terminal.talk(f"there is no output of attempt {attempt} any more")
 
 
-def _follow_log(client: Client, id: str, task: int, attempt: int, tail: int | None) -> None:
-    offset = 0
-    if tail is not None:
-        so_far = b"".join(client.logs(id, task=task, attempt=attempt))
-        offset = len(so_far)
-        write_bytes(b"".join(so_far.splitlines(keepends=True)[-tail:] if tail else []))
-    for piece in client.logs(id, task=task, attempt=attempt, offset=offset, follow=True):
+def _follow_log(client: Client, id: str, task: int, attempt: int, begin: Begin) -> None:
+    offset, since = 0, begin.since
+    if begin.tail is not None:
+        so_far = last_lines(client, id, task, attempt, begin)
+        write_bytes(so_far.data)
+        offset, since = so_far.offset, ""
+    for piece in client.logs(id, task=task, attempt=attempt, offset=offset, since=since, follow=True):
         write_bytes(piece)
+
+
+class Lines(NamedTuple):
+    """The end of a log, and where in the log it ends."""
+
+    data: bytes
+    offset: int
+
+
+def last_lines(client: Client, id: str, task: int, attempt: int, begin: Begin) -> Lines:
+    """The last lines of a log, fetching no more of it than needed."""
+    from gpuyard.sdk.transport import LogPlace
+
+    count = begin.tail or 0
+    size = max(count, 1) * BYTES_A_LINE
+    while True:
+        place = LogPlace()
+        start = 0 if begin.since else -size
+        end = b"".join(client.logs(id, task=task, attempt=attempt, offset=start, since=begin.since, place=place))
+        lines = end.splitlines(keepends=True)
+        if begin.since or len(lines) > count or len(end) < size:
+            return Lines(b"".join(lines[len(lines) - min(count, len(lines)) :]), place.offset)
+        size *= 4
 
 
 def write_bytes(piece: bytes) -> None:

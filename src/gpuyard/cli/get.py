@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gpuyard.cli.output import FORMATS, form_option
 from gpuyard.cli.session import Session, connected
 
 if TYPE_CHECKING:
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
 OUTPUTS = ("text", "json", "yaml", "jsonl", "name")
 MAX_EVENTS = 50
+RECLAIMABLE = "reclaimable: whoever waits in its team may have its GPUs, other teams what is borrowed of them"
 
 
 @click.command()
@@ -50,23 +52,36 @@ def get(session: Session, job: str, output: str | None) -> None:
 @click.option(
     "--events", "count", type=click.IntRange(0, 1000), default=MAX_EVENTS, show_default=True, help="How many."
 )
+@form_option
 @connected
-def describe(session: Session, job: str, count: int) -> None:
+def describe(session: Session, job: str, count: int, output: str | None) -> None:
     """Show one job with its tasks, and everything that happened to it and why, oldest first.
 
     \b
     gpuyard describe 17
     gpuyard describe train --events 500
+    gpuyard describe 17 -o json | jq '.events[].text'
     """
     from itertools import islice
 
     from gpuyard.cli.job_ids import one_job
+    from gpuyard.cli.listing import print_object
+    from gpuyard.sdk import calls
+    from gpuyard.sdk.answers import decoded_json
+    from gpuyard.wire.rest import EventObject, JobDetail
 
-    detail = session.client.get_job(one_job(session.client, job))
+    form = session.output(output, FORMATS, "text")
+    id = one_job(session.client, job)
+    raw = session.client.send(calls.get_job(id).verbatim())
+    listed = calls.list_events(object=f"job/{id}", limit=max(count, 1))
+    newest = list(islice(session.client.items(listed.verbatim()), count))
+    if form != "text":
+        print_object(b'{"job":%b,"events":[%b]}' % (bytes(raw), b",".join(map(bytes, reversed(newest)))), form)
+        return
+    detail: JobDetail = decoded_json(raw, JobDetail)
     _print_lines(_facts(detail))
     _print_tasks(detail)
-    events = list(islice(session.client.events(object=f"job/{detail.id}"), count))
-    _print_events(events, cut=len(events) == count)
+    _print_events([decoded_json(event, EventObject) for event in newest], cut=len(newest) == count)
 
 
 def _print_lines(facts: Iterator[tuple[str, str]]) -> None:
@@ -101,9 +116,7 @@ def _facts(job: JobDetail) -> Iterator[tuple[str, str]]:
     yield "Labels", ", ".join(f"{key}={value}" for key, value in job.labels.items())
     yield (
         "Idle",
-        f"since {exact(job.idle_since)}{', anyone who waits may have its GPUs' if job.reclaimable else ''}"
-        if (job.idle_since)
-        else "",
+        f"since {exact(job.idle_since)}{f', {RECLAIMABLE}' if job.reclaimable else ''}" if (job.idle_since) else "",
     )
     yield "Command", " ".join(_quoted(word) for word in job.command or ())
     yield "Variables", ", ".join(f"{key}={value}" for key, value in (job.env or {}).items())

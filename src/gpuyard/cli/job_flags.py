@@ -60,6 +60,7 @@ _OPTIONS: Final = (
     click.option("--grace", type=DURATION, help="From the notice that it must stop to the end.  [default: 30s]"),
     click.option("--on-node-lost", type=click.Choice(ON_NODE_LOST), help="If its machine is not heard of any more."),
     click.option("--hold", is_flag=True, default=None, help="Keep it from starting until it is released."),
+    click.option("--slurm-env", is_flag=True, default=None, help="Also set SLURM_JOB_ID, SLURM_PROCID and the like."),
 )
 
 
@@ -238,6 +239,15 @@ def fields_of(name: str, text: str) -> dict[str, Any]:
 def changed_fields(written: dict[str, Any], flags: dict[str, Any]) -> dict[str, Any]:
     """The fields of a job that is known, with what the flags say instead."""
     return _merged(written, _fields(flags, ""), Path("the job"))
+
+
+def refuse_array(job: JobRequest | YamlText, instead: str) -> None:
+    """Before anything is sent: what many jobs write at once cannot be followed."""
+    from gpuyard.sdk.bodies import YamlText
+
+    array = fields_of("the job", job.text).get("array") if isinstance(job, YamlText) else job.array
+    if array is not None:
+        raise click.UsageError(f"An array cannot be followed as a whole; {instead}.")
 
 
 def runs_something(path: Path) -> bool:

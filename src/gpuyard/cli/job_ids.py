@@ -53,9 +53,30 @@ def several_jobs(client: Client, words: Sequence[str], labels: dict[str, str], t
         selected = client.jobs(state=ACTIVE, labels=labels, team=team, user=user, estimate=False)
         found.update(dict.fromkeys(job.id for job in selected))
     if not found:
-        from gpuyard.errors import NotFoundError
+        raise _none(" that is not over")
+    return list(found)
 
-        raise NotFoundError("there is no such job that is not over", fix="see them all: gpuyard ls -a")
+
+def _none(which: str = "") -> Exception:
+    from gpuyard.errors import NotFoundError
+
+    return NotFoundError(f"there is no such job{which}", fix="see them all: gpuyard ls -a")
+
+
+def all_to_wait_for(client: Client, words: Sequence[str]) -> list[str]:
+    """The ids of all jobs that are meant, over or not; an array is all its elements, a name that of the newest."""
+    found: dict[str, None] = {}
+    for word in (word.removeprefix("job/") for word in words):
+        bounds = _RANGE.fullmatch(word)
+        if bounds:
+            ids = _between(client, int(bounds[1]), int(bounds[2]), word, state="")
+        elif is_id(word):
+            ids = elements(client, word, state="") or [word]
+        else:
+            ids = _named(client, word)
+        found.update(dict.fromkeys(ids))
+    if not found:
+        raise _none()
     return list(found)
 
 
@@ -64,17 +85,19 @@ def _meant(client: Client, word: str) -> list[str]:
         return [word]
     bounds = _RANGE.fullmatch(word)
     if bounds:
-        return _between(client, int(bounds[1]), int(bounds[2]), word)
-    named = [job.id for job in client.jobs(name=word, state=ACTIVE, estimate=False)]
-    if not named:
-        raise _unknown(client, word)
-    return named
+        return _between(client, int(bounds[1]), int(bounds[2]), word, ACTIVE)
+    return _named(client, word)
 
 
-def _between(client: Client, first: int, last: int, word: str) -> list[str]:
+def _named(client: Client, word: str) -> list[str]:
+    """All of that name that are not over; where there is none, the newest, so that it is told what became of it."""
+    return [job.id for job in client.jobs(name=word, state=ACTIVE, estimate=False)] or [one_job(client, word)]
+
+
+def _between(client: Client, first: int, last: int, word: str, state: str) -> list[str]:
     if first > last:
         raise click.UsageError(f"{word} is no range: write the smaller id first, {last}-{first}.")
-    found = [job for job in client.jobs(state=ACTIVE, estimate=False) if first <= _number(job) <= last]
+    found = [job for job in client.jobs(state=state, estimate=False) if first <= _number(job) <= last]
     return [job.id for job in reversed(found)]
 
 
@@ -82,11 +105,11 @@ def _number(job: JobObject) -> int:
     return int(job.id.partition("_")[0])
 
 
-def elements(client: Client, array: str) -> list[str]:
-    """The elements of an array that are not over; empty where there is no such array."""
+def elements(client: Client, array: str, state: str = ACTIVE) -> list[str]:
+    """The elements of an array in that state, which is not over unless given; empty where there is no such array."""
     if "_" in array:
         return []
-    return [job.id for job in client.jobs(array=array, state=ACTIVE, estimate=False)][::-1]
+    return [job.id for job in client.jobs(array=array, state=state, estimate=False)][::-1]
 
 
 def _unknown(client: Client, word: str) -> Exception:

@@ -31,8 +31,8 @@ def login(url: str, name: str, team: str, ca: str) -> None:
     file of its own that only you can read.
 
     \b
-    gpuyard login https://gpu.example.org:7443
-    gpuyard login https://gpu.example.org:7443 --context lab --team vision < token
+    gpuyard login https://gpu.example.org:7400
+    gpuyard login https://gpu.example.org:7400 --context lab --team vision < token
     """
     from gpuyard.sdk.client import Client
     from gpuyard.sdk.config import ConfigFile, ContextEntry, read_config, save_private, user_config_path, write_config

@@ -130,9 +130,13 @@ def _stream(session: Session, call: Call[Any], look: Look) -> None:
     from gpuyard.sdk import calls
     from gpuyard.wire.rest import JobObject
 
+    # Programs get an object a line, since a list that goes on has no end.
+    look = look._replace(output={"json": "jsonl"}.get(look.output, look.output))
     page = session.client.send(call.verbatim())
-    show(list(session.client.items(call.verbatim())), JOBS, look)
-    seen = {msgspec.json.decode(raw, type=JobObject).id for raw in page.items}
+    raws = list(session.client.items(call.verbatim()))
+    show(raws, JOBS, look)
+    sys.stdout.flush()
+    seen = {msgspec.json.decode(raw, type=JobObject).id for raw in raws}
     for event in session.client.watch(after=page.revision):
         for job in (name.removeprefix("job/") for name in event.objects if name.startswith("job/")):
             try:

@@ -9,14 +9,14 @@ import click
 
 from gpuyard.cli.flags import DURATION
 from gpuyard.cli.listing import Look, listing_options, show_all
+from gpuyard.cli.output import FORMATS, form_option
 from gpuyard.cli.session import Session, connected
 from gpuyard.cli.terminal import ask, one_line, talk
 
 if TYPE_CHECKING:
-    from gpuyard.sdk.client import Client
+    from gpuyard.sdk.calls import Call
     from gpuyard.wire.rest import NodeObject
 
-OUTPUTS = ("text", "json", "yaml")
 Command = Callable[..., Any]
 
 
@@ -49,7 +49,7 @@ def ls(session: Session, look: Look) -> None:
 
 @node.command()
 @click.argument("name", metavar="NODE")
-@click.option("-o", "--output", type=click.Choice(OUTPUTS), help="The form of the answer.  [default: text]")
+@form_option
 @connected
 def describe(session: Session, name: str, output: str | None) -> None:
     """Show one machine, its GPUs and who holds them.
@@ -61,7 +61,7 @@ def describe(session: Session, name: str, output: str | None) -> None:
     from gpuyard.cli.listing import lines_of, print_object
     from gpuyard.sdk import calls
 
-    form = session.output(output, OUTPUTS, "text")
+    form = session.output(output, FORMATS, "text")
     if form != "text":
         print_object(session.client.send(calls.get_node(name).verbatim()), form)
         return
@@ -103,6 +103,7 @@ def _limits(found: NodeObject) -> str:
 def _changes(command: Command) -> Command:
     """The flags of commands that change machines."""
     for option in (
+        form_option,
         click.option("--if-revision", type=click.IntRange(0), help="Only if it has not changed since then."),
         click.option("-y", "--yes", is_flag=True, help="Do not ask."),
         click.option("--dry-run", is_flag=True, help="Only say what would be done."),
@@ -113,17 +114,43 @@ def _changes(command: Command) -> Command:
 
 
 def _each(
-    names: tuple[str, ...], verb: str, do: Callable[[str], NodeObject | None], *, dry_run: bool, question: str = ""
+    session: Session,
+    names: tuple[str, ...],
+    call: Callable[[str], Call[Any]],
+    *,
+    verb: str,
+    dry_run: bool,
+    output: str | None,
+    question: str = "",
 ) -> None:
-    if dry_run:
-        for name in names:
-            click.echo(f"would {verb} {name}")
-        return
-    if question:
+    """One after the other; what was done is told, also where the rest could not be."""
+    from gpuyard.sdk import calls
+
+    form = session.output(output, FORMATS, "text")
+    if question and not dry_run:
         ask(question)
-    for name in names:
-        found = do(name)
-        click.echo(one_line(f"{name} {found.state}" if found else f"{name} removed"))
+    done: list[tuple[str, bytes | None]] = []
+    try:
+        for name in names:
+            asked = calls.get_node(name) if dry_run else call(name)
+            has_answer = asked.operation.answer is not None
+            done.append((name, session.client.send(asked.verbatim()) if has_answer else session.client.send(asked)))
+    finally:
+        _print_done(done, form, f"would {verb} " if dry_run else "")
+
+
+def _print_done(done: list[tuple[str, bytes | None]], form: str, would: str) -> None:
+    from gpuyard.cli.listing import print_object, print_verbatim
+    from gpuyard.sdk.answers import decoded_json
+    from gpuyard.wire.rest import NodeObject
+
+    raws = [raw for _, raw in done if raw is not None]
+    if form != "text" and raws:
+        print_object(raws[0], form) if len(done) == 1 else print_verbatim(raws, form)
+        return
+    for name, raw in done:
+        state = decoded_json(raw, NodeObject).state if raw is not None else "removed"
+        click.echo(one_line(f"{would}{name}{', which is' if would else ''} {state}"))
 
 
 def _one(names: tuple[str, ...], if_revision: int | None) -> None:
@@ -134,44 +161,80 @@ def _one(names: tuple[str, ...], if_revision: int | None) -> None:
 @node.command()
 @_changes
 @connected
-def drain(session: Session, names: tuple[str, ...], dry_run: bool, yes: bool, if_revision: int | None) -> None:
+def drain(
+    session: Session, names: tuple[str, ...], dry_run: bool, yes: bool, if_revision: int | None, output: str | None
+) -> None:
     """Take machines out of service: nothing new starts there, and what may be stopped is, politely.
 
-    Try it first: echo 'nodes: {drain: [node-3]}' | gpuyard what-if -
-
     \b
+    gpuyard node drain node-3 --dry-run      who would stop, move and wait
     gpuyard node drain node-3
     """
+    from gpuyard.sdk import calls
+
     _one(names, if_revision)
-    client: Client = session.client
+    if dry_run:
+        _try_drain(session, names, output)
+        return
     question = "" if yes else f"Drain {', '.join(names)}? Jobs there that may have to give way are stopped politely."
     _each(
+        session,
         names,
-        "drain",
-        lambda name: client.drain_node(name, if_revision=if_revision),
-        dry_run=dry_run,
+        lambda name: calls.drain_node(name, if_revision=if_revision),
+        verb="drain",
+        dry_run=False,
+        output=output,
         question=question,
     )
+
+
+def _try_drain(session: Session, names: tuple[str, ...], output: str | None) -> None:
+    """What draining all of them together would do."""
+    import msgspec
+
+    from gpuyard.cli.what_if import show_change
+    from gpuyard.sdk.bodies import YamlText
+
+    # JSON is YAML, and quotes whatever a name may be.
+    change = YamlText(msgspec.json.encode({"nodes": {"drain": names}}).decode())
+    form = session.output(output, FORMATS, "text")
+    for name in names:
+        session.client.get_node(name)
+    if form == "text":
+        click.echo(one_line(f"would drain {', '.join(names)}"))
+    show_change(session, change, form)
 
 
 @node.command()
 @_changes
 @connected
-def resume(session: Session, names: tuple[str, ...], dry_run: bool, yes: bool, if_revision: int | None) -> None:
+def resume(
+    session: Session, names: tuple[str, ...], dry_run: bool, yes: bool, if_revision: int | None, output: str | None
+) -> None:
     """Put drained machines into service again.
 
     \b
     gpuyard node resume node-3
     """
+    from gpuyard.sdk import calls
+
     _one(names, if_revision)
-    client = session.client
-    _each(names, "resume", lambda name: client.resume_node(name, if_revision=if_revision), dry_run=dry_run)
+    _each(
+        session,
+        names,
+        lambda name: calls.resume_node(name, if_revision=if_revision),
+        verb="resume",
+        dry_run=dry_run,
+        output=output,
+    )
 
 
 @node.command("declare-lost")
 @_changes
 @connected
-def declare_lost(session: Session, names: tuple[str, ...], dry_run: bool, yes: bool, if_revision: int | None) -> None:
+def declare_lost(
+    session: Session, names: tuple[str, ...], dry_run: bool, yes: bool, if_revision: int | None, output: str | None
+) -> None:
     """Say that machines are gone for good: what ran there is restarted elsewhere at once.
 
     Only do so if they are off: should they still run, jobs would run twice.
@@ -179,14 +242,17 @@ def declare_lost(session: Session, names: tuple[str, ...], dry_run: bool, yes: b
     \b
     gpuyard node declare-lost node-3
     """
+    from gpuyard.sdk import calls
+
     _one(names, if_revision)
-    client = session.client
     question = "" if yes else f"Are you certain that {', '.join(names)} no longer run? Jobs could otherwise run twice."
     _each(
+        session,
         names,
-        "declare lost",
-        lambda name: client.declare_lost_node(name, if_revision=if_revision),
+        lambda name: calls.declare_lost_node(name, if_revision=if_revision),
+        verb="declare lost",
         dry_run=dry_run,
+        output=output,
         question=question,
     )
 
@@ -194,20 +260,25 @@ def declare_lost(session: Session, names: tuple[str, ...], dry_run: bool, yes: b
 @node.command()
 @_changes
 @connected
-def remove(session: Session, names: tuple[str, ...], dry_run: bool, yes: bool, if_revision: int | None) -> None:
+def remove(
+    session: Session, names: tuple[str, ...], dry_run: bool, yes: bool, if_revision: int | None, output: str | None
+) -> None:
     """Take machines away that run nothing; to come back they must join again.
 
     \b
     gpuyard node remove node-3
     """
+    from gpuyard.sdk import calls
+
     _one(names, if_revision)
-    client = session.client
     question = "" if yes else f"Take {', '.join(names)} away?"
     _each(
+        session,
         names,
-        "remove",
-        lambda name: client.remove_node(name, if_revision=if_revision),
+        lambda name: calls.remove_node(name, if_revision=if_revision),
+        verb="remove",
         dry_run=dry_run,
+        output=output,
         question=question,
     )
 
@@ -217,20 +288,36 @@ def remove(session: Session, names: tuple[str, ...], dry_run: bool, yes: bool, i
 @click.argument("labels", metavar="K=V... | K-...", nargs=-1, required=True)
 @click.option("--dry-run", is_flag=True, help="Only say what would be done.")
 @click.option("--if-revision", type=click.IntRange(0), help="Only if it has not changed since then.")
+@form_option
 @connected
-def label(session: Session, name: str, labels: tuple[str, ...], dry_run: bool, if_revision: int | None) -> None:
+def label(
+    session: Session,
+    name: str,
+    labels: tuple[str, ...],
+    dry_run: bool,
+    if_revision: int | None,
+    output: str | None,
+) -> None:
     """Set labels of a machine; a name with a dash behind it takes one away.
 
     \b
     gpuyard node label node-3 rack=r7 zone-
     """
-    from gpuyard.wire.rest import NodeChange
+    from gpuyard.cli.listing import print_object
+    from gpuyard.sdk import calls
+    from gpuyard.sdk.answers import decoded_json
+    from gpuyard.wire.rest import NodeChange, NodeObject
 
+    form = session.output(output, FORMATS, "text")
     changes = dict(_label(text) for text in labels)
     if dry_run:
-        click.echo(f"would set labels of {name}: {' '.join(labels)}")
+        talk(f"would set labels of {name}: {' '.join(labels)}")
+    call = calls.get_node(name) if dry_run else calls.change_node(name, NodeChange(changes), if_revision=if_revision)
+    raw = session.client.send(call.verbatim())
+    if form != "text":
+        print_object(raw, form)
         return
-    found = session.client.change_node(name, NodeChange(changes), if_revision=if_revision)
+    found: NodeObject = decoded_json(raw, NodeObject)
     click.echo(one_line(" ".join([name, *(f"{key}={value}" for key, value in found.labels.items())])))
 
 
@@ -245,9 +332,9 @@ def _label(text: str) -> tuple[str, str | None]:
 
 @node.command()
 @click.option("--expires", type=DURATION, default="1h", show_default=True, help="How long it is good; at most 1d.")
-@click.option("-o", "--output", type=click.Choice(("text", "name", "json")), default="text", help="name: it alone.")
+@click.option("-o", "--output", type=click.Choice((*FORMATS, "name")), help="The form; name: it alone.")
 @connected
-def token(session: Session, expires: str, output: str) -> None:
+def token(session: Session, expires: str, output: str | None) -> None:
     """Make a token with which one machine may join; the command to run there is printed.
 
     \b
@@ -261,13 +348,14 @@ def token(session: Session, expires: str, output: str) -> None:
     from gpuyard.wire.access import Scope
     from gpuyard.wire.rest import CreatedToken, TokenRequest
 
+    form = session.output(output, (*FORMATS, "name"), "text")
     request = TokenRequest("join", scope=Scope.JOIN, expires_in_ms=duration_ms(expires))
     raw = session.client.send(calls.create_token(request).verbatim())
-    if output == "json":
-        print_object(raw, "json")
+    if form in ("json", "yaml"):
+        print_object(raw, form)
         return
     created: CreatedToken = decoded_json(raw, CreatedToken)
-    if output == "name":
+    if form == "name":
         click.echo(created.secret)
         return
     talk(f"Good for one machine, for {expires}. Run there:")

@@ -11,6 +11,12 @@ output_option = click.option(
 )
 
 
+form_option = click.option(
+    "-o", "--output", type=click.Choice(FORMATS), help="The form of the answer.  [default: text]"
+)
+"""The same for commands with a session, which knows the form that is wished for everywhere: `session.output`."""
+
+
 def print_data(value: object, output: str) -> None:
     """A value of the model, in full."""
     import msgspec

@@ -9,7 +9,7 @@ import click
 
 from gpuyard.cli.inputs import PIPE, InputFile
 from gpuyard.cli.job_flags import SEPARATED, JobCommand, job_body, job_options, runs_something
-from gpuyard.cli.output import output_option, print_data
+from gpuyard.cli.output import FORMATS, form_option, print_data
 from gpuyard.cli.session import Session, connected
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ CHANGE = 2
 @job_options
 @click.option("--cluster", "cluster_path", type=InputFile(), help="Answer from a cluster file instead.")
 @click.option("--detailed-exitcode", is_flag=True, help="End with 2 if something would happen, 0 if not.")
-@output_option
+@form_option
 @connected
 def plan(
     session: Session,
@@ -37,7 +37,7 @@ def plan(
     flags: dict[str, Any],
     cluster_path: Path | None,
     detailed_exitcode: bool,
-    output: str,
+    output: str | None,
 ) -> None:
     """Say what would happen to a job, or in the next cycle of a cluster file, and why. Nothing is started.
 
@@ -51,10 +51,11 @@ def plan(
     gpuyard plan --cluster cluster.yaml job.yaml -o json
     gpuyard demo --yaml | gpuyard plan -
     """
+    form = session.output(output, FORMATS, "text")
     if cluster_path is None and _is_for_server(words, flags):
-        happens = _ask_server(session, words, flags, output)
+        happens = _ask_server(session, words, flags, form)
     else:
-        happens = _answer_from_file(words, flags, cluster_path, output)
+        happens = _answer_from_file(words, flags, cluster_path, form)
     if detailed_exitcode and happens:
         click.get_current_context().exit(CHANGE)
 

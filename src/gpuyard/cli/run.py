@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from gpuyard.cli.flags import DURATION
-from gpuyard.cli.job_flags import JobCommand, job_body, job_options
+from gpuyard.cli.job_flags import JobCommand, job_body, job_options, refuse_array
 from gpuyard.cli.session import Session, connected
 from gpuyard.cli.terminal import talk
 
@@ -36,14 +36,12 @@ def run(
     gpuyard run --gpus 2 --team vision -- python train.py
     gpuyard run train.yaml
     """
+    from gpuyard.cli.file_errors import about_file
     from gpuyard.cli.follow import end_with, stay, timeout_ms
     from gpuyard.sdk import calls
 
-    if "array" in flags:
-        raise click.UsageError("An array cannot be followed as a whole; use: gpuyard submit --array")
-    from gpuyard.cli.file_errors import about_file
-
     job = job_body(words, flags, session.settings.get("team"))
+    refuse_array(job, "use gpuyard submit --wait, which waits for all of it")
     with about_file(words[0], job):
         submitted = session.client.send(calls.submit_job(job, allow_never=allow_never))
     for warning in submitted.warnings:

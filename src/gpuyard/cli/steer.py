@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -85,26 +86,35 @@ def _each(
     dry_run: bool,
     output: str | None,
 ) -> None:
-    """One after the other; what fails is told and does not stop the rest, and the first failure is the exit code."""
+    """One after the other; what fails is told and does not stop the rest, and the first failure is the exit code.
+
+    An id may be that of an array: then it is done to all its elements that are not over.
+    """
     from gpuyard.cli.exit_codes import code_of
-    from gpuyard.errors import ClientError, UnreachableError
+    from gpuyard.cli.job_ids import elements
+    from gpuyard.errors import ClientError, NotFoundError, UnreachableError
+    from gpuyard.sdk import calls
 
     form = session.output(output, OUTPUTS, "text")
     first_failure = 0
     done: list[bytes] = []
-    for id in ids:
-        try:
-            if dry_run:
-                job = session.client.get_job(id)
-                click.echo(f"would {verb} {job.id}, which is {job.state}")
-                continue
-            done += _do(session, id, call)
-        except UnreachableError:
-            raise
-        except ClientError as error:
-            talk(f"error: {_about(id, str(error))}")
-            first_failure = first_failure or code_of(error)
-    _print(done, form)
+    left = deque(ids)
+    try:
+        while left:
+            id = left.popleft()
+            try:
+                done.append(session.client.send((calls.get_job(id) if dry_run else call(id)).verbatim()))
+            except UnreachableError:
+                raise
+            except ClientError as error:
+                found = elements(session.client, id) if isinstance(error, NotFoundError) else []
+                left.extendleft(reversed(found))
+                if not found:
+                    talk(f"error: {_about(id, str(error))}")
+                    first_failure = first_failure or code_of(error)
+    finally:
+        # What was done is told, also where the rest could not be.
+        _print(done, form, f"would {verb} {{id}}, which is {{state}}" if dry_run else "{id} ({name}) {state}")
     if first_failure:
         click.get_current_context().exit(first_failure)
 
@@ -114,21 +124,7 @@ def _about(id: str, said: str) -> str:
     return said if said.startswith(f"job {id} ") else f"job {id}: {said}"
 
 
-def _do(session: Session, id: str, call: Callable[[str], Call[Any]]) -> list[bytes]:
-    """The id may be that of an array: then it is done to all its elements."""
-    from gpuyard.cli.job_ids import elements
-    from gpuyard.errors import NotFoundError
-
-    try:
-        return [session.client.send(call(id).verbatim())]
-    except NotFoundError:
-        found = elements(session.client, id)
-        if not found:
-            raise
-        return [session.client.send(call(element).verbatim()) for element in found]
-
-
-def _print(raws: list[bytes], form: str) -> None:
+def _print(raws: list[bytes], form: str, sentence: str) -> None:
     from gpuyard.cli.listing import print_object, print_verbatim
     from gpuyard.sdk.answers import decoded_json
     from gpuyard.wire.rest import JobObject
@@ -140,7 +136,8 @@ def _print(raws: list[bytes], form: str) -> None:
     else:
         for raw in raws:
             job = decoded_json(raw, JobObject)
-            click.echo(job.id if form == "name" else one_line(f"{job.id} ({job.name}) {job.state}"))
+            said = sentence.format(id=job.id, name=job.name, state=job.state)
+            click.echo(job.id if form == "name" else one_line(said))
 
 
 cancel = _verb("cancel", "End jobs for good. One that runs gets a notice and its grace first.")

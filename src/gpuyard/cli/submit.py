@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpuyard.cli.flags import DURATION
-from gpuyard.cli.job_flags import JobCommand, job_body, job_options
+from gpuyard.cli.job_flags import JobCommand, job_body, job_options, refuse_array
 from gpuyard.cli.schedule_flags import cron_option, zone_option
 from gpuyard.cli.session import Session, connected
 from gpuyard.cli.terminal import on_terminal, one_line, talk
@@ -57,7 +57,7 @@ def submit(
     gpuyard submit --cron "0 3 * * *" --time-zone Europe/Berlin --name nightly -- python report.py
     ID=$(gpuyard submit train.yaml) && gpuyard logs -f $ID
     """
-    from gpuyard.cli.follow import end_with, stay, timeout_ms
+    from gpuyard.cli.follow import end_with, stay, stay_with_all, timeout_ms
 
     if timeout and not (wait or follow):
         raise click.UsageError("--timeout is for --wait and --follow; to limit the job itself use --time.")
@@ -67,12 +67,16 @@ def submit(
         _repeat(session, words, flags, cron, time_zone, dry_run=dry_run, allow_never=allow_never, output=output)
         return
     job = job_body(words, flags, session.settings.get("team"))
+    if follow:
+        refuse_array(job, "--wait waits for all of it")
     submitted = send(session, job, words, dry_run=dry_run, allow_never=allow_never, output=output)
     if dry_run or not (wait or follow):
         return
-    if len(submitted.jobs) > 1:
-        raise click.UsageError("An array cannot be followed as a whole; see: gpuyard ls, gpuyard wait")
-    end_with(stay(session.client, submitted.jobs[0].id, output=follow, timeout_ms=timeout_ms(timeout)))
+    ids = [one.id for one in submitted.jobs]
+    limit_ms = timeout_ms(timeout)
+    end_with(
+        stay(session.client, ids[0], timeout_ms=limit_ms) if follow else stay_with_all(session.client, ids, limit_ms)
+    )
 
 
 def _repeat(
@@ -141,7 +145,8 @@ def show_submitted(raw: bytes, form: str, *, dry_run: bool = False) -> Submitted
     elif form == "name" or not (on_terminal() or dry_run):
         click.echo("\n".join(job.id for job in submitted.jobs))
     else:
-        click.echo(one_line(_said(submitted, dry_run=dry_run)))
+        for line in (_said(submitted, dry_run=dry_run), *submitted.text):
+            click.echo(one_line(line))
     return submitted
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from gpuyard.cli.flags import AMOUNT, DURATION, KEY_VALUE
 from gpuyard.cli.inputs import PIPE, InputFile
 from gpuyard.cli.listing import Look, listing_options, show_all
+from gpuyard.cli.output import FORMATS, form_option
 from gpuyard.cli.session import Session, connected
 from gpuyard.cli.terminal import ask, one_line, talk
 
@@ -50,16 +51,23 @@ def ls(session: Session, look: Look) -> None:
 
 
 @team.command()
+@form_option
 @connected
-def tree(session: Session) -> None:
+def tree(session: Session, output: str | None) -> None:
     """Show the tree: owed, held, borrowed, lent, waiting; in GPUs.
 
     \b
     gpuyard team tree
+    gpuyard team tree -o json
     """
-    from gpuyard.cli.listing import table_lines
+    from gpuyard.cli.listing import print_verbatim, table_lines
     from gpuyard.cli.terminal import PIPED_WIDTH
+    from gpuyard.sdk import calls
 
+    form = session.output(output, FORMATS, "text")
+    if form != "text":
+        print_verbatim(list(session.client.items(calls.list_teams().verbatim())), form)
+        return
     rows = [["TEAM", "OWED", "HELD", "BORROWED", "LENT", "FAIR SHARE", "LIMIT", "WAITING", "JOBS"]]
     for found, depth in _in_order(list(session.client.teams())):
         rows.append(
@@ -107,6 +115,7 @@ def _in_order(teams: list[TeamObject], parent: str | None = None, depth: int = 0
 @click.option("--dry-run", is_flag=True, help="Only say who would start, stop or wait.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @click.option("--if-revision", type=click.IntRange(0), help="Only if the teams have not changed since then.")
+@form_option
 @connected
 def set_(
     session: Session,
@@ -115,6 +124,7 @@ def set_(
     dry_run: bool,
     yes: bool,
     if_revision: int | None,
+    output: str | None,
     **values: Any,  # noqa: ANN401
 ) -> None:
     """Change a team, or make one, or write several from a file; shows first who would start, stop or wait.
@@ -128,6 +138,7 @@ def set_(
     from gpuyard.cli.file_errors import about_file
     from gpuyard.sdk import calls
 
+    form = session.output(output, FORMATS, "text")
     body = _body(what, values, replace=replace)
 
     def call(*, trial: bool) -> Call[TeamsChanged]:
@@ -135,17 +146,50 @@ def set_(
         return send(body, dry_run=trial, if_revision=if_revision)
 
     with about_file(what, body):
-        if dry_run or not yes:
-            trial = session.client.send(call(trial=True))
-            _show(trial)
-            if dry_run:
-                return
-            if not trial.difference.empty:
-                ask("Do that?")
-        changed = session.client.send(call(trial=False))
-    if yes:
-        _tell_notes(changed)
-    talk(f"done (revision {changed.revision})")
+        if dry_run:
+            _show(_sent(session, call(trial=True)), form)
+            return
+        if not yes:
+            _agreed(_sent(session, call(trial=True)), form)
+        changed = _sent(session, call(trial=False))
+    _done(changed, form, with_notes=yes)
+
+
+class _Answer(NamedTuple):
+    """What an edit does or would do, as the server wrote it and as it is read."""
+
+    raw: bytes
+    changed: TeamsChanged
+
+
+def _sent(session: Session, call: Call[TeamsChanged]) -> _Answer:
+    from gpuyard.sdk.answers import decoded_json
+    from gpuyard.wire.rest import TeamsChanged
+
+    raw = session.client.send(call.verbatim())
+    return _Answer(raw, decoded_json(raw, TeamsChanged))
+
+
+def _agreed(trial: _Answer, form: str) -> None:
+    """Show who would be concerned, and go on only if that is meant. A program's output has only what was done."""
+    if form == "text":
+        _show(trial, form)
+    else:
+        for line in trial.changed.text:
+            talk(one_line(line))
+    if not trial.changed.difference.empty:
+        ask("Do that?")
+
+
+def _done(answer: _Answer, form: str, *, with_notes: bool) -> None:
+    from gpuyard.cli.listing import print_object
+
+    if form != "text":
+        print_object(answer.raw, form)
+        return
+    if with_notes:
+        _tell_notes(answer.changed)
+    talk(f"done (revision {answer.changed.revision})")
 
 
 def _body(what: str, values: dict[str, Any], *, replace: bool) -> TeamsChange | YamlText:
@@ -170,12 +214,16 @@ def _file(path: Path) -> YamlText:
     return YamlText(read_text(path))
 
 
-def _show(changed: TeamsChanged) -> None:
+def _show(answer: _Answer, form: str) -> None:
+    from gpuyard.cli.listing import print_object
     from gpuyard.cli.show import console
     from gpuyard.cli.show_answers import show_difference
 
-    show_difference(console(), changed.difference)
-    _tell_notes(changed)
+    if form != "text":
+        print_object(answer.raw, form)
+        return
+    show_difference(console(), answer.changed.difference)
+    _tell_notes(answer.changed)
 
 
 def _tell_notes(changed: TeamsChanged) -> None:
@@ -186,19 +234,22 @@ def _tell_notes(changed: TeamsChanged) -> None:
 @team.command(epilog="The format is described by: gpuyard schema teams")
 @click.argument("path", metavar="FILE.yaml", type=InputFile())
 @click.option("--changes", is_flag=True, help="The file names some teams only, not the whole tree.")
+@form_option
 @connected
-def validate(session: Session, path: Path, changes: bool) -> None:
+def validate(session: Session, path: Path, changes: bool, output: str | None) -> None:
     """Check a teams file against the cluster, and say who would start, stop or wait. Nothing is done.
 
     \b
     gpuyard team validate teams.yaml
     """
     from gpuyard.cli.file_errors import about_file
+    from gpuyard.sdk import calls
 
+    form = session.output(output, FORMATS, "text")
     body = _file(path)
     with about_file(str(path), body):
-        send = session.client.change_teams if changes else session.client.set_teams
-        _show(send(body, dry_run=True))
+        send = calls.change_teams if changes else calls.set_teams
+        _show(_sent(session, send(body, dry_run=True)), form)
 
 
 @team.command()
@@ -206,20 +257,27 @@ def validate(session: Session, path: Path, changes: bool) -> None:
 @click.option("--dry-run", is_flag=True, help="Only say who would start, stop or wait.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @click.option("--if-revision", type=click.IntRange(0), help="Only if the teams have not changed since then.")
+@form_option
 @connected
-def remove(session: Session, name: str, dry_run: bool, yes: bool, if_revision: int | None) -> None:
+def remove(session: Session, name: str, dry_run: bool, yes: bool, if_revision: int | None, output: str | None) -> None:
     """Take a team away that holds no jobs.
 
     \b
     gpuyard team remove audio
     """
-    if dry_run:
-        _show(session.client.remove_team(name, dry_run=True, if_revision=if_revision))
-        return
-    if not yes:
+    from gpuyard.cli.listing import print_object
+    from gpuyard.sdk import calls
+
+    form = session.output(output, FORMATS, "text")
+    if not dry_run and not yes:
         ask(f"Take team {name} away?")
-    session.client.remove_team(name, if_revision=if_revision)
-    talk(f"team {name} is gone")
+    answer = _sent(session, calls.remove_team(name, dry_run=dry_run, if_revision=if_revision))
+    if dry_run:
+        _show(answer, form)
+    elif form != "text":
+        print_object(answer.raw, form)
+    else:
+        talk(f"team {name} is gone")
 
 
 @team.command()
@@ -227,9 +285,15 @@ def remove(session: Session, name: str, dry_run: bool, yes: bool, if_revision: i
 @click.option("--set", "given", type=KEY_VALUE, multiple=True, metavar="USER=ROLE", help="lead, member or viewer.")
 @click.option("--remove", "removed", multiple=True, metavar="USER", help="Take somebody out.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be done.")
+@form_option
 @connected
 def members(
-    session: Session, name: str, given: tuple[tuple[str, str], ...], removed: tuple[str, ...], dry_run: bool
+    session: Session,
+    name: str,
+    given: tuple[tuple[str, str], ...],
+    removed: tuple[str, ...],
+    dry_run: bool,
+    output: str | None,
 ) -> None:
     """Show who belongs to a team, or change that.
 
@@ -237,23 +301,30 @@ def members(
     gpuyard team members vision
     gpuyard team members vision --set ann=lead --set bob=member --remove eve
     """
+    from gpuyard.cli.output import print_data
+
+    form = session.output(output, FORMATS, "text")
     for _, role in given:
         if role not in ROLES:
             raise click.BadParameter(
                 f'"{role}" is no role in a team; there are: {", ".join(ROLES)}', param_hint="'--set'"
             )
+    say = click.echo if form == "text" else talk
     for user, role in given:
         if dry_run:
-            click.echo(f"would make {user} {role} of {name}")
+            say(f"would make {user} {role} of {name}")
         else:
             session.client.set_member(name, user, role)
     for user in removed:
         if dry_run:
-            click.echo(f"would take {user} out of {name}")
+            say(f"would take {user} out of {name}")
         else:
             session.client.remove_member(name, user)
     found = session.client.get_team(name).members
     if found is None:
         talk("you may not see who belongs to it")
+    if form != "text":
+        print_data(found or (), form)
+        return
     for member in found or ():
         click.echo(f"{one_line(member.user)}\t{member.role}")

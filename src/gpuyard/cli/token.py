@@ -6,10 +6,12 @@ import click
 
 from gpuyard.cli.flags import DURATION
 from gpuyard.cli.listing import Look, listing_options, show_all
+from gpuyard.cli.output import FORMATS, form_option
 from gpuyard.cli.session import Session, connected
 from gpuyard.cli.terminal import ask, talk
 
 SCOPES = ("full", "read", "scrape", "pool")
+MAX_NAMED = 5
 
 
 @click.group()
@@ -28,9 +30,9 @@ def token() -> None:
 @click.option("--user", default="", help="Somebody else's, if you may.")
 @click.option("--scope", type=click.Choice(SCOPES), default="full", show_default=True, help="What it is good for.")
 @click.option("--expires", type=DURATION, default="30d", show_default=True, help="How long it is good.")
-@click.option("-o", "--output", type=click.Choice(("text", "json", "yaml")), default="text", help="The form.")
+@form_option
 @connected
-def create(session: Session, name: str, user: str, scope: str, expires: str, output: str) -> None:
+def create(session: Session, name: str, user: str, scope: str, expires: str, output: str | None) -> None:
     """Make a token. Its secret is printed once, alone, and never again; for machines: gpuyard node token.
 
     \b
@@ -47,10 +49,11 @@ def create(session: Session, name: str, user: str, scope: str, expires: str, out
     from gpuyard.wire.access import Scope
     from gpuyard.wire.rest import CreatedToken, TokenRequest
 
+    form = session.output(output, FORMATS, "text")
     request = TokenRequest(name, user, Scope(scope), duration_ms(expires))
     raw = session.client.send(calls.create_token(request).verbatim())
-    if output != "text":
-        print_object(raw, output)
+    if form != "text":
+        print_object(raw, form)
         return
     created: CreatedToken = decoded_json(raw, CreatedToken)
     found = created.token
@@ -79,11 +82,12 @@ def ls(session: Session, look: Look) -> None:
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @connected
 def revoke(session: Session, ids: tuple[str, ...], dry_run: bool, yes: bool) -> None:
-    """End tokens at once.
+    """End tokens at once. The first signs of an id will do where they are those of no other.
 
     \b
     gpuyard token revoke 4f1c
     """
+    ids = tuple(_whole_id(session, id) for id in ids)
     if dry_run:
         click.echo(f"would revoke {', '.join(ids)}")
         return
@@ -92,3 +96,11 @@ def revoke(session: Session, ids: tuple[str, ...], dry_run: bool, yes: bool) -> 
     for id in ids:
         session.client.revoke_token(id)
         click.echo(f"{id} revoked")
+
+
+def _whole_id(session: Session, given: str) -> str:
+    """The id that begins so; as it was given where none does, and the server says that there is none."""
+    found = [token.id for token in session.client.tokens() if not token.revoked and token.id.startswith(given)]
+    if len(found) > 1 and given not in found:
+        raise click.UsageError(f"{len(found)} tokens begin with {given}: {', '.join(found[:MAX_NAMED])}")
+    return found[0] if len(found) == 1 else given

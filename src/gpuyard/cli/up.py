@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpuyard.cli.flags import DURATION
+from gpuyard.cli.server_file import ServerCommand
 
 if TYPE_CHECKING:
     from gpuyard.service.daemon import Ready
@@ -66,7 +67,7 @@ def _with(options: tuple[Decorator, ...]) -> Decorator:
     return decorate
 
 
-@click.command(epilog="Then, in another terminal: gpuyard run -- nvidia-smi")
+@click.command(cls=ServerCommand, epilog="Then, in another terminal: gpuyard run -- nvidia-smi")
 @_with(_COMMON)
 @click.option("--node", default="", metavar="NAME", help="What this machine is called; its host name unless given.")
 @click.option("--fake-gpus", type=click.IntRange(0, 62), help="So many fake GPUs, even beside real ones; 0: never.")
@@ -92,7 +93,7 @@ def up(detach: bool, node: str, fake_gpus: int | None, product: str, **common: A
     _run(settings, _faces(common))
 
 
-@click.command()
+@click.command(cls=ServerCommand)
 @_with(_COMMON)
 def serve(**common: Any) -> None:  # noqa: ANN401
     """Run the manager in this terminal, without an agent on this machine.

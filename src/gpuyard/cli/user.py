@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpuyard.cli.listing import Look, listing_options, show_all
+from gpuyard.cli.output import FORMATS, form_option
 from gpuyard.cli.session import Session, connected
 from gpuyard.cli.terminal import ask, one_line
 
@@ -64,6 +65,7 @@ def ls(session: Session, look: Look) -> None:
 @click.option("--unix-user", default="", help="The user of the machines their jobs run as.  [default: the team's]")
 @click.option("--dry-run", is_flag=True, help="Only say what would be done.")
 @click.option("--if-revision", type=click.IntRange(0), help="Only if they have not changed since then.")
+@form_option
 @connected
 def set_(
     session: Session,
@@ -72,6 +74,7 @@ def set_(
     unix_user: str,
     dry_run: bool,
     if_revision: int | None,
+    output: str | None,
 ) -> None:
     """Make a user, or write all their roles anew.
 
@@ -79,14 +82,23 @@ def set_(
     gpuyard user set ann --grant lead@vision --grant viewer@speech
     gpuyard user set ops --grant operator
     """
+    from gpuyard.cli.listing import print_object
+    from gpuyard.sdk import calls
+    from gpuyard.sdk.answers import decoded_json
     from gpuyard.wire.access import Grant, Role
-    from gpuyard.wire.rest import UserChange
+    from gpuyard.wire.rest import UserChange, UserObject
 
+    form = session.output(output, FORMATS, "text")
     given = tuple(Grant(Role(role), team) for role, team in grants)
     if dry_run:
         click.echo(f"would give {name} the roles: {_said(given)}")
         return
-    found = session.client.set_user(name, UserChange(given, unix_user), if_revision=if_revision)
+    call = calls.set_user(name, UserChange(given, unix_user), if_revision=if_revision)
+    raw = session.client.send(call.verbatim())
+    if form != "text":
+        print_object(raw, form)
+        return
+    found: UserObject = decoded_json(raw, UserObject)
     click.echo(one_line(f"{found.name}: {_said(found.grants)}"))
 
 

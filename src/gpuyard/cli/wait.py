@@ -17,19 +17,9 @@ def wait(session: Session, jobs: tuple[str, ...], timeout: str | None) -> None:
 
     \b
     gpuyard wait 17
-    gpuyard wait 17 18 19 --timeout 2h
+    gpuyard wait 17-19 sweep --timeout 2h     an array or a name of several: all of them
     """
-    from gpuyard.cli.exit_codes import INTERRUPTED, TIMED_OUT
-    from gpuyard.cli.follow import end_with, stay, timeout_ms
-    from gpuyard.cli.job_ids import several_jobs
-    from gpuyard.platform.clock import monotonic_ms
+    from gpuyard.cli.follow import end_with, stay_with_all, timeout_ms
+    from gpuyard.cli.job_ids import all_to_wait_for
 
-    limit_ms = timeout_ms(timeout)
-    began_ms = monotonic_ms()
-    codes = []
-    for id in several_jobs(session.client, jobs, {}, "", ""):
-        left_ms = None if limit_ms is None else max(limit_ms - (monotonic_ms() - began_ms), 0)
-        codes.append(stay(session.client, id, output=False, timeout_ms=left_ms))
-        if codes[-1] in (INTERRUPTED, TIMED_OUT):
-            break
-    end_with(next((code for code in codes if code), 0))
+    end_with(stay_with_all(session.client, all_to_wait_for(session.client, jobs), timeout_ms(timeout)))

@@ -8,21 +8,22 @@ from typing import TYPE_CHECKING
 import click
 
 from gpuyard.cli.inputs import InputFile
-from gpuyard.cli.output import output_option, print_data
+from gpuyard.cli.output import FORMATS, form_option, print_data
 from gpuyard.cli.session import Session, connected
 
 if TYPE_CHECKING:
     from gpuyard.model.difference import Difference
+    from gpuyard.sdk.bodies import YamlText
 
 
 @click.command("what-if", epilog="The format is described by: gpuyard schema change")
 @click.argument("change_path", metavar="[CHANGE.yaml]", required=False, type=InputFile())
 @click.option("-f", "--file", "file_path", type=InputFile(), help="The change, as an option.")
 @click.option("--cluster", "cluster_path", type=InputFile(), help="Answer from a cluster file instead.")
-@output_option
+@form_option
 @connected
 def what_if(
-    session: Session, change_path: Path | None, file_path: Path | None, cluster_path: Path | None, output: str
+    session: Session, change_path: Path | None, file_path: Path | None, cluster_path: Path | None, output: str | None
 ) -> None:
     """Say who would start, stop, move and wait if something changed. Nothing is done.
 
@@ -37,24 +38,31 @@ def what_if(
     path = change_path or file_path
     if path is None:
         raise click.UsageError("Name the change: gpuyard what-if change.yaml")
+    form = session.output(output, FORMATS, "text")
     if cluster_path is None:
-        _ask_server(session, path, output)
+        _ask_server(session, path, form)
     else:
-        _answer_from_file(path, cluster_path, output)
+        _answer_from_file(path, cluster_path, form)
 
 
 def _ask_server(session: Session, path: Path, output: str) -> None:
     from gpuyard.cli.file_errors import about_file
-    from gpuyard.cli.listing import print_object
     from gpuyard.files.source import read_text
-    from gpuyard.sdk import calls
-    from gpuyard.sdk.answers import decoded_json
     from gpuyard.sdk.bodies import YamlText
-    from gpuyard.wire.rest import DifferenceObject
 
     change = YamlText(read_text(path))
     with about_file(str(path), change):
-        raw = session.client.send(calls.what_if(change).verbatim())
+        show_change(session, change, output)
+
+
+def show_change(session: Session, change: YamlText, output: str) -> None:
+    """What the server says that a change would do."""
+    from gpuyard.cli.listing import print_object
+    from gpuyard.sdk import calls
+    from gpuyard.sdk.answers import decoded_json
+    from gpuyard.wire.rest import DifferenceObject
+
+    raw = session.client.send(calls.what_if(change).verbatim())
     if output == "text":
         _show(decoded_json(raw, DifferenceObject).difference)
     else:

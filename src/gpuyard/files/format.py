@@ -375,6 +375,10 @@ class WorkSpec(JobFields, kw_only=True):
         CommandSpec | None, says("A command that saves its work, run at notice; it must end within the grace.")
     ] = None
     hold: Annotated[bool | None, says("True: it does not start until it is released.")] = None
+    slurm_env: Annotated[
+        bool | None,
+        says("True: its tasks also get SLURM_JOB_ID, SLURM_PROCID and the like, for programs that want them."),
+    ] = None
 
 
 class ScheduleFileSpec(_Fields, kw_only=True):

@@ -151,6 +151,7 @@ def _work(spec: WorkSpec, command: tuple[str, ...], place: Place) -> Work:
         grace_ms=_grace(spec, place.at("grace")),
         notice_signal=spec.notice_signal or "TERM",
         checkpoint=checkpoint,
+        slurm_env=bool(spec.slurm_env),
     )
 
 

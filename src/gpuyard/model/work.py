@@ -48,6 +48,8 @@ class Work(msgspec.Struct, frozen=True, gc=False):
     """A command that is run at notice."""
     parcel: str = ""
     """The SHA-256 of an archive it brings along, which its machine fetches before it starts; empty: none."""
+    slurm_env: bool = False
+    """Its tasks are told about themselves in Slurm's words, too."""
 
 
 class Array(msgspec.Struct, frozen=True, gc=False):

@@ -143,19 +143,34 @@ class AsyncClient:
         return (await self.send(calls.list_events(limit=1))).revision
 
     async def logs(
-        self, id: str, *, task: int = 0, attempt: int = 0, offset: int = 0, follow: bool = False
+        self,
+        id: str,
+        *,
+        task: int = 0,
+        attempt: int = 0,
+        offset: int = 0,
+        follow: bool = False,
+        since: str = "",
+        place: LogPlace | None = None,
     ) -> AsyncIterator[bytes]:
-        """What a task has written; with `follow` until its attempt ends, through breaks of the connection."""
+        """What a task has written; with `follow` until its attempt ends, through breaks of the connection.
+
+        `since` instead of `offset`: from what was written then on, RFC 3339 or a duration ago. A `place` that is given
+        says afterwards how far the log was read.
+        """
         if follow and not attempt:
             attempt = attempt_of(await self.get_job(id), task)
-        call = calls.read_logs(id, task=task, attempt=attempt, follow=follow)
-        place = LogPlace(offset)
+        call = calls.read_logs(id, task=task, attempt=attempt, follow=follow, since=since)
+        place = place or LogPlace()
+        place.offset = offset
         tries = Tries(self.server, call, self._stream_retry)
         while True:
             try:
                 async with self._stream(call.with_query("offset", place.offset)) as response:
                     tries.succeeded()
                     place.opened(response.headers)
+                    # The answer has said where in the log that is; from there on it is counted.
+                    call = call.with_query("since", "")
                     async for piece in response.aiter_bytes():
                         place.passed(len(piece))
                         yield piece

@@ -73,6 +73,7 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     notice_signal: str | None = None
     checkpoint: Sequence[str] | str | None = None
     hold: bool | None = None
+    slurm_env: bool | None = None
 
 
 class ScheduleRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -170,9 +170,16 @@ def explain_job(id: str) -> Call[rest.ExplanationObject]:
 
 
 def read_logs(
-    id: str, *, task: int = 0, attempt: int = 0, offset: int = 0, limit: int = 0, follow: bool = False
+    id: str,
+    *,
+    task: int = 0,
+    attempt: int = 0,
+    offset: int = 0,
+    limit: int = 0,
+    follow: bool = False,
+    since: str = "",
 ) -> Call[str]:
-    query = {"task": task, "attempt": attempt, "offset": offset, "limit": limit, "follow": follow}
+    query = {"task": task, "attempt": attempt, "offset": offset, "limit": limit, "follow": follow, "since": since}
     return call("read_logs", path={"id": id}, query=query)
 
 

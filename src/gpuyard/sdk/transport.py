@@ -203,7 +203,7 @@ class Tries:
 class LogPlace:
     """How far a log has been read, so that reading can go on after a break."""
 
-    def __init__(self, offset: int) -> None:
+    def __init__(self, offset: int = 0) -> None:
         self.offset = offset
         self._read = 0
 

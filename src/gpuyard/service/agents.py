@@ -245,7 +245,7 @@ class AgentServer:
         if not port:
             raise ServiceError(
                 f"agents cannot be listened for on {address}: the address is taken or not of this machine",
-                fix="choose another with --agents-listen HOST:PORT",
+                fix="choose another with --agents-listen HOST:PORT; --listen HOST:PORT moves this one, too",
             )
         await self._server.start()
         return int(port)

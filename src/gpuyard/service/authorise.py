@@ -65,8 +65,21 @@ def sees_secrets(caller: Caller, job: JobRecord) -> bool:
 def visible_job(call: Call, id: str) -> JobRecord:
     job = call.state.jobs.get(id)
     if job is None or not sees_job(call.caller, job):
-        raise no_such(ProblemReason.JOB_UNKNOWN, f"there is no job {id[:80]}", "gpuyard ls -a")
+        raise no_such(ProblemReason.JOB_UNKNOWN, f"there is no job {id[:80]}", _where_to_look(call, id))
     return job
+
+
+def _where_to_look(call: Call, id: str) -> str:
+    """Who names an array where a job is wanted is told so, if its jobs are theirs to see."""
+    array = call.state.arrays.get(id)
+    seen = (
+        [one for one in array.elements if (job := call.state.jobs.get(one)) and sees_job(call.caller, job)]
+        if array
+        else []
+    )
+    if not seen:
+        return "gpuyard ls -a"
+    return f"{id} is an array of {len(seen)} jobs, {seen[0]} to {seen[-1]}: gpuyard ls -a --array {id}"
 
 
 def job_for(call: Call) -> JobRecord:

@@ -523,7 +523,7 @@ class Manager:
             self.stats.agents = len(self._senders)
             self.core.hub.gone(node)
 
-    async def read_log(self, id: AttemptId, offset: int, limit: int, wait_ms: int) -> LogPiece:
+    async def read_log(self, id: AttemptId, offset: int, limit: int, wait_ms: int, since_ms: int = 0) -> LogPiece:
         """A part of a log, from the machine that has it."""
         record = self.state.jobs.get(id.job)
         node = self.node_of_attempt(id)
@@ -538,7 +538,7 @@ class Manager:
         answer: asyncio.Future[LogPiece] = asyncio.get_running_loop().create_future()
         self._log_requests[request] = answer
         try:
-            send(ReadLog(request, id, offset, limit, wait_ms))
+            send(ReadLog(request, id, offset, limit, wait_ms, since_ms))
             return await asyncio.wait_for(answer, wait_ms / 1000 + 30)
         except TimeoutError:
             raise RefusedError("MachineAway", f'machine "{node}" does not answer', fix="later") from None

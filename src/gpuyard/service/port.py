@@ -120,7 +120,7 @@ class ManagerPort(Protocol):
     def subscribe(self, after_seq: int | None) -> Subscription:
         """Durable entries after that one; None: from now on."""
 
-    async def read_log(self, id: AttemptId, offset: int, limit: int, wait_ms: int) -> LogPiece: ...
+    async def read_log(self, id: AttemptId, offset: int, limit: int, wait_ms: int, since_ms: int = 0) -> LogPiece: ...
 
     def gpu_use(self) -> Mapping[tuple[str, int], int]:
         """(job, task) → per cent its GPUs were used, as its machine last said."""

@@ -7,7 +7,10 @@ occurs in what comes out.
 
 from __future__ import annotations
 
-from typing import TypeVar
+from collections import ChainMap
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final, TypeVar
 
 from msgspec.structs import replace
 
@@ -37,13 +40,14 @@ from gpuyard.worlds.standalone.snapshot import SHADOW
 Affecting = TypeVar("Affecting", bound=Affected)
 
 SECRET = "(hidden)"
+NONE_ASKED: Final[Mapping[str, JobRecord]] = MappingProxyType({})
 
 
 class Veil:
-    """What one caller sees of the jobs of one state."""
+    """What one caller sees of the jobs of one state, and of those that are only asked about."""
 
-    def __init__(self, state: State, caller: Caller) -> None:
-        self._jobs = state.jobs
+    def __init__(self, state: State, caller: Caller, asked: Mapping[str, JobRecord] = NONE_ASKED) -> None:
+        self._jobs: Mapping[str, JobRecord] = ChainMap(dict(asked), state.jobs) if asked else state.jobs
         self._caller = caller
         self._sight = Sight(caller)
         self.lifted = caller.may(Permission.SEE_JOBS)

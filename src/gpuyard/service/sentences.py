@@ -157,7 +157,8 @@ def _idle(event: IdleNoticed | IdleWarned | IdleReclaimable) -> str:
         case IdleWarned(job, idle_ms):
             return f"job {job} is warned: it has not used its GPUs for {duration_text(idle_ms)}"
         case IdleReclaimable(job, idle_ms):
-            return f"job {job} has not used its GPUs for {duration_text(idle_ms)}: whoever waits may have its place"
+            whose = "whoever waits in its team may have its place, other teams what is borrowed of it"
+            return f"job {job} has not used its GPUs for {duration_text(idle_ms)}: {whose}"
 
 
 def _schedule(event: ScheduleEvent) -> str:

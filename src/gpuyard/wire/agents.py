@@ -252,6 +252,8 @@ class ReadLog(msgspec.Struct, frozen=True, tag="read-log"):
     """Negative: so many bytes before its end."""
     limit: int = MAX_LOG_PIECE_BYTES
     wait_ms: int = 0
+    since_ms: int = 0
+    """By the machine's clock: from what was said then on, instead of from `offset`."""
 
 
 class ParcelPiece(msgspec.Struct, frozen=True, tag="parcel-piece"):

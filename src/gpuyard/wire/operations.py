@@ -122,6 +122,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
             Parameter("offset", int, "From which byte; negative: before the end.", 0),
             Parameter("limit", int, "At most so many bytes; 0: all there is, up to 64 MiB.", 0),
             Parameter("follow", bool, "Go on until the attempt ends.", False),
+            Parameter("since", str, "What was written from then on: RFC 3339, or a duration ago such as 10m.", ""),
         ),
         media="text/plain",
     ),

@@ -7,9 +7,9 @@ ever added.
 
 from __future__ import annotations
 
-from datetime import datetime
-
 import msgspec
+
+from gpuyard.wire.moment import Moment
 
 Decimal = str | int | float
 """An amount as a client may write it: "0.5", 0.5, 2."""
@@ -91,8 +91,8 @@ class PoolPlan(msgspec.Struct, frozen=True, kw_only=True):
     """What was asked for."""
     priority: bool
     checkpointable: bool
-    made_at: datetime
-    expires_at: datetime
+    made_at: Moment
+    expires_at: Moment
     """When what is still unconfirmed is rolled back; put off by every confirmation."""
 
 
@@ -141,7 +141,7 @@ class PoolJob(msgspec.Struct, frozen=True, kw_only=True):
     """Where it is now, as confirmed; null: not started, or stopped on its way."""
     next_place: PoolPlace | None
     """Where it will be once all open plans are carried out; null: it is being deleted."""
-    since: datetime
+    since: Moment
 
 
 class PoolMachine(msgspec.Struct, frozen=True):

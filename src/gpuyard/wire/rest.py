@@ -6,7 +6,6 @@ decimal text as a person writes them, everything else integers with the unit in 
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -16,6 +15,7 @@ from gpuyard.model.explanation import Explanation
 from gpuyard.model.plan import Plan
 from gpuyard.model.reasons import Reason
 from gpuyard.wire.access import Grant, Scope
+from gpuyard.wire.moment import Moment
 
 Item = TypeVar("Item")
 
@@ -59,8 +59,8 @@ class TaskObject(msgspec.Struct, frozen=True, omit_defaults=True):
     attempt: int = 0
     node: str = ""
     devices: tuple[int, ...] = ()
-    started_at: datetime | None = None
-    ended_at: datetime | None = None
+    started_at: Moment | None = None
+    ended_at: Moment | None = None
     ending: str = ""
     exit_code: int | None = None
     message: str = ""
@@ -83,14 +83,14 @@ class JobObject(msgspec.Struct, frozen=True):
     nodes: tuple[str, ...]
     priority: int
     preemptible: bool
-    submitted_at: datetime
+    submitted_at: Moment
     revision: int
-    started_at: datetime | None = None
+    started_at: Moment | None = None
     """When it first started."""
-    ended_at: datetime | None = None
-    starts_at: datetime | None = None
+    ended_at: Moment | None = None
+    starts_at: Moment | None = None
     """When it is thought to start; null: not known, or it has."""
-    starts_by: datetime | None = None
+    starts_by: Moment | None = None
     """And almost surely by then."""
     why: tuple[Why, ...] = ()
     """Why it waits; where that is not known yet, why it last had to give way; or why it ended."""
@@ -103,16 +103,16 @@ class JobObject(msgspec.Struct, frozen=True):
     array_index: int | None = None
     after: tuple[str, ...] = ()
     afterok: tuple[str, ...] = ()
-    idle_since: datetime | None = None
+    idle_since: Moment | None = None
     reclaimable: bool = False
-    """It holds GPUs it does not use: anyone who waits may have them."""
+    """It holds GPUs it does not use: whoever waits in its team may have them, other teams what is borrowed."""
     tasks_per_node: int = 0
     """It lies on nodes with just so many of its tasks on each; 0: wherever there is room."""
-    run_started_at: datetime | None = None
+    run_started_at: Moment | None = None
     """When the run it is in, or was in last, began; after a requeue that is later than `started_at`."""
     schedule: str = ""
     """The schedule it is a run of, as TEAM/NAME."""
-    planned_at: datetime | None = None
+    planned_at: Moment | None = None
     """When that run was planned for."""
 
 
@@ -130,10 +130,12 @@ class JobDetail(JobObject, frozen=True):
 
 
 class Submitted(msgspec.Struct, frozen=True):
-    """The answer to a submission: the job, or all elements of an array."""
+    """The answer to a submission: the job, or all elements of an array; in a dry run as they would be."""
 
     jobs: tuple[JobObject, ...]
     warnings: tuple[str, ...] = ()
+    text: tuple[str, ...] = ()
+    """In a dry run: who would start, stop or wait."""
 
 
 class Scale(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -150,8 +152,8 @@ class RunObject(msgspec.Struct, frozen=True):
     """Its job, or its array."""
     state: str
     """Of the job; `forgotten`: over so long ago that it is no longer listed."""
-    planned_at: datetime
-    submitted_at: datetime
+    planned_at: Moment
+    submitted_at: Moment
     asked: bool = False
     """Somebody asked for it; it was not planned."""
 
@@ -159,7 +161,7 @@ class RunObject(msgspec.Struct, frozen=True):
 class SkipObject(msgspec.Struct, frozen=True):
     """Planned times without a run. `reason` is a stable word."""
 
-    planned_at: datetime
+    planned_at: Moment
     reason: str
     text: str
     count: int = 1
@@ -182,10 +184,10 @@ class ScheduleObject(msgspec.Struct, frozen=True):
     missed_limit_ms: int
     gpus: str
     """What a run asks for in all."""
-    set_at: datetime
+    set_at: Moment
     revision: int
     """Of what it is; its runs do not count."""
-    next_at: datetime | None = None
+    next_at: Moment | None = None
     last_run: RunObject | None = None
     last_skip: SkipObject | None = None
     why: tuple[Why, ...] = ()
@@ -194,7 +196,7 @@ class ScheduleObject(msgspec.Struct, frozen=True):
 class ScheduleDetail(ScheduleObject, frozen=True):
     """A schedule with its next times and its last runs, and for those who may see it its job file."""
 
-    next_times: tuple[datetime, ...] = ()
+    next_times: tuple[Moment, ...] = ()
     runs: tuple[RunObject, ...] = ()
     """Newest first."""
     job: dict[str, Any] | None = None
@@ -289,7 +291,7 @@ class NodeObject(msgspec.Struct, frozen=True):
     labels: dict[str, str]
     version: str = ""
     address: str = ""
-    last_seen_at: datetime | None = None
+    last_seen_at: Moment | None = None
     trouble: tuple[str, ...] = ()
     cores_kept: str = "booked"
     memory_kept: str = "polled"
@@ -322,7 +324,7 @@ class ExplanationObject(msgspec.Struct, frozen=True):
     text: tuple[str, ...]
     exit_code: int
     """0 runs or can run, 10 waits, 11 never."""
-    at: datetime
+    at: Moment
     revision: int = 0
 
 
@@ -344,7 +346,7 @@ class EventObject(msgspec.Struct, frozen=True):
     """One thing that happened. `revision` is its number in the log."""
 
     revision: int
-    at: datetime
+    at: Moment
     kind: str
     actor: str
     team: str
@@ -408,10 +410,10 @@ class TokenObject(msgspec.Struct, frozen=True):
     name: str
     user: str
     scope: Scope
-    created_at: datetime
-    expires_at: datetime
+    created_at: Moment
+    expires_at: Moment
     revoked: bool = False
-    last_used_at: datetime | None = None
+    last_used_at: Moment | None = None
 
 
 class CreatedToken(msgspec.Struct, frozen=True):
@@ -453,7 +455,7 @@ class Status(msgspec.Struct, frozen=True):
     """By state."""
     last_cycle_ms: int
     cycles: int
-    started_at: datetime
+    started_at: Moment
     warnings: tuple[str, ...] = ()
     pool: str = ""
     """Where the pool is reached over gRPC: HOST:PORT; empty: nowhere."""

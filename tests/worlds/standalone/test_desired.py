@@ -70,6 +70,26 @@ def test_an_element_of_an_array_knows_its_index() -> None:
     assert (told["GPUYARD_ARRAY_ID"], told["GPUYARD_ARRAY_INDEX"]) == (array, "7")
 
 
+def test_who_asks_for_it_is_told_in_slurms_words_too() -> None:
+    yard = Yard()
+    id = yard.submit(a_form(tasks=3))
+    yard.place(id, (0, 1), "a")
+    yard.place(id, (2,), "b")
+    job = yard.job(id)
+    assert not [name for name in variables(yard.state, job, 2) if name.startswith("SLURM")]
+    asked = replace(job, work=replace(job.work, slurm_env=True, env=(("SLURM_JOB_NAME", "mine"),)))
+    told = variables(yard.state, asked, 2)
+    ours = (told["GPUYARD_JOB_ID"], told["RANK"], told["WORLD_SIZE"], told["GPUYARD_NODE_RANK"], told["LOCAL_RANK"])
+    names = ("SLURM_JOB_ID", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_NODEID", "SLURM_LOCALID")
+    assert tuple(told[name] for name in names) == ours
+    assert (told["SLURM_JOB_NODELIST"], told["SLURMD_NODENAME"], told["SLURM_NNODES"]) == ("a,b", "b", "2")
+    assert told["SLURM_JOB_NAME"] == "mine"
+    array = yard.submit(array=Array((3, 7)))
+    element = yard.job(f"{array}_7")
+    told = variables(yard.state, replace(element, work=replace(element.work, slurm_env=True)), 0)
+    assert (told["SLURM_ARRAY_JOB_ID"], told["SLURM_ARRAY_TASK_ID"]) == (array, "7")
+
+
 def test_what_must_stop_is_told_why_and_how_long_it_has() -> None:
     yard = Yard()
     id = yard.submit()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpuyard.model.quantities import MILLI
 from gpuyard.wire.agents import Ending
-from gpuyard.worlds.standalone.events import Checkpointed, DayClosed
+from gpuyard.worlds.standalone.events import Checkpointed, DayClosed, IdleNoticed
 from gpuyard.worlds.standalone.lifecycle import JobState
 from gpuyard.worlds.standalone.meter import DAY_MS, counted_up_to, day_of
 from tests.worlds.standalone.yard import BEGIN_MS, Yard, a_form
@@ -50,6 +50,27 @@ def test_each_job_of_a_borrowing_team_borrows_the_same_part() -> None:
     yard.run(second, node="b")
     yard.wait(HOUR_MS)
     assert use(yard, "borrowed", job=first) == use(yard, "borrowed", job=second) == GPU_HOUR
+
+
+def test_what_is_held_and_not_used_is_idle_until_it_is_used_or_ends() -> None:
+    yard = Yard()
+    id = yard.submit(a_form(tasks=2))
+    yard.run(id)
+    yard.wait(HOUR_MS)
+    assert use(yard, "idle") == 0
+    yard.enter(IdleNoticed(id, yard.now_ms))
+    yard.wait(HOUR_MS)
+    assert use(yard, "idle") == 2 * GPU_HOUR
+    yard.enter(IdleNoticed(id, None))
+    yard.wait(HOUR_MS)
+    assert use(yard, "idle", job=id) == 2 * GPU_HOUR
+    yard.enter(IdleNoticed(id, yard.now_ms))
+    yard.wait(HOUR_MS)
+    # The first task that ends is the end of the idling, for both.
+    yard.end(id, task=0)
+    yard.wait(HOUR_MS)
+    yard.end(id, task=1)
+    assert (use(yard, "idle"), use(yard, "held")) == (4 * GPU_HOUR, 9 * GPU_HOUR)
 
 
 def test_work_since_the_last_checkpoint_is_wasted_and_names_the_decision_that_caused_it() -> None:

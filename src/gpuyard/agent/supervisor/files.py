@@ -16,6 +16,9 @@ STOP = "stop"
 ORDERS = "orders"
 OWN_LOG = "supervisor.log"
 LOG_PREFIX = "log."
+TIMES_PREFIX = "times."
+MARK_EVERY_MS = 1_000
+MARKS_A_STEP = 4_096
 
 
 def read_record(path: str) -> dict[str, list[str]]:

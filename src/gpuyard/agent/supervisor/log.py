@@ -8,7 +8,34 @@ from __future__ import annotations
 
 import os
 
-from gpuyard.agent.supervisor.files import LOG_PREFIX, Spec
+from gpuyard.agent.supervisor.files import LOG_PREFIX, MARK_EVERY_MS, MARKS_A_STEP, TIMES_PREFIX, Spec
+from gpuyard.agent.supervisor.lease import wall_ms
+
+
+def mark_covers_ms(number: int) -> int:
+    """How long after the mark of that number in its piece there is no other."""
+    return MARK_EVERY_MS << (number // MARKS_A_STEP)
+
+
+def append(path: str, data: bytes) -> None:
+    """What cannot be written is left out: the log itself matters more."""
+    try:
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    except OSError:
+        return
+    try:
+        os.write(file, data)
+    except OSError:
+        pass
+    finally:
+        os.close(file)
+
+
+def drop(path: str) -> None:
+    try:
+        os.unlink(path)  # noqa: PTH108
+    except OSError:
+        return
 
 
 class Log:
@@ -20,6 +47,8 @@ class Log:
         self._begins: list[int] = []
         self._size = 0
         self._file = -1
+        self._marks = 0
+        self._marked_ms = 0
         self._open()
 
     def _open(self) -> None:
@@ -29,18 +58,35 @@ class Log:
             os.close(self._file)
         self._file = piece
         self._begins.append(self._size)
+        self._marks = 0
         while len(self._begins) > self._pieces:
-            os.unlink(self._name(self._begins.pop(0)))  # noqa: PTH108
+            begin = self._begins.pop(0)
+            drop(self._times(begin))
+            os.unlink(self._name(begin))  # noqa: PTH108
 
     @staticmethod
     def _name(begin: int) -> str:
         return f"{LOG_PREFIX}{begin:020d}"
+
+    @staticmethod
+    def _times(begin: int) -> str:
+        return f"{TIMES_PREFIX}{begin:020d}"
+
+    def _mark(self, now_ms: int) -> None:
+        """Note when what comes next is said: once a second, and less often the more notes a piece has."""
+        if self._marks and abs(now_ms - self._marked_ms) < mark_covers_ms(self._marks - 1):
+            return
+        self._marks += 1
+        self._marked_ms = now_ms
+        append(self._times(self._begins[-1]), b"%d %d\n" % (now_ms, self._size))
 
     def write(self, data: bytes) -> None:
         """A full disk loses what is said, never the task."""
         if self._size - self._begins[-1] >= self._piece_bytes:
             self._begin_next()
         try:
+            if data:
+                self._mark(wall_ms())
             self._size += os.write(self._file, data)
         except OSError:
             return

@@ -11,6 +11,7 @@ from gpuyard.errors import RefusedError
 from gpuyard.service.authorise import job_for
 from gpuyard.service.call import Answer, Call
 from gpuyard.service.limits import LOG_WAIT_MS, MAX_LOG_BYTES
+from gpuyard.service.moments import read_moment
 from gpuyard.service.problems import ProblemReason
 from gpuyard.wire.agents import MAX_LOG_PIECE_BYTES, AttemptId, LogPiece
 from gpuyard.worlds.standalone.records import JobRecord
@@ -22,14 +23,14 @@ LOG_MEDIA: Final = "text/plain; charset=utf-8"
 
 async def read_logs(call: Call) -> Answer:
     job, follow = job_for(call), call.flag("follow")
-    task, limit = _task(call, job), _limit(call)
+    task, limit, since_ms = _task(call, job), _limit(call), _since(call)
     with ExitStack() as held:
         if follow:
             held.callback(call.service.traffic.open_stream(call.caller.token))
             await _started(call, job.id, task)
         attempt = _attempt(call, call.state.jobs.get(job.id, job), task)
         # The first piece is read before anything is answered, so that a problem is still one.
-        first = await _piece(call, attempt, call.number("offset"), limit, 0)
+        first = await _piece(call, attempt, call.number("offset"), limit, 0, since_ms)
         headers = ((OFFSET_HEADER, str(first.offset)), (ATTEMPT_HEADER, str(attempt)))
         stream = _follow(call, attempt, first) if follow else _read(call, attempt, first, limit)
         return Answer(stream=stream, headers=headers, media=LOG_MEDIA, release=held.pop_all().close)
@@ -51,6 +52,15 @@ def _limit(call: Call) -> int:
         fix = "0 means all there is, up to 64 MiB"
         raise RefusedError(ProblemReason.BAD_PARAMETER, "limit must not be negative", fix=fix, field="limit")
     return min(limit or MAX_LOG_BYTES, MAX_LOG_BYTES)
+
+
+def _since(call: Call) -> int:
+    """0 where nothing is said about it."""
+    since_ms = read_moment(call.text("since"), call.manager.now_ms(), "since") or 0
+    if since_ms and call.number("offset"):
+        what, fix = "since and offset both say where to begin", "keep one of the two"
+        raise RefusedError(ProblemReason.BAD_PARAMETER, what, fix=fix, field="since")
+    return since_ms
 
 
 def _attempt(call: Call, job: JobRecord, task: int) -> AttemptId:
@@ -81,8 +91,8 @@ def _begun(call: Call, id: str, task: int) -> bool:
     return job is None or job.over or job.tasks[task].attempt > 0
 
 
-async def _piece(call: Call, attempt: AttemptId, offset: int, limit: int, wait_ms: int) -> LogPiece:
-    piece = await call.manager.read_log(attempt, offset, min(limit, MAX_LOG_PIECE_BYTES), wait_ms)
+async def _piece(call: Call, attempt: AttemptId, offset: int, limit: int, wait_ms: int, since_ms: int = 0) -> LogPiece:
+    piece = await call.manager.read_log(attempt, offset, min(limit, MAX_LOG_PIECE_BYTES), wait_ms, since_ms)
     if piece.problem:
         raise RefusedError(ProblemReason.LOG_MISSING, piece.problem, fix="its machine may have thrown it away")
     return piece

@@ -81,8 +81,12 @@ def _node(call: Call) -> NodeRecord:
     name = call.path["name"]
     node = call.state.nodes.get(name)
     if node is None:
-        raise no_such(ProblemReason.NODE_UNKNOWN, f'there is no machine "{name[:80]}"', "gpuyard node ls")
+        raise _no_machine(name)
     return node
+
+
+def _no_machine(name: str) -> RefusedError:
+    return no_such(ProblemReason.NODE_UNKNOWN, f'there is no machine "{name[:80]}"', "gpuyard node ls")
 
 
 def _answer(call: Call, node: NodeRecord) -> Answer:
@@ -92,6 +96,8 @@ def _answer(call: Call, node: NodeRecord) -> Answer:
 
 async def list_devices(call: Call) -> Answer:
     limit, veil, wanted = call.limit, Veil(call.state, call.caller), call.text("node")
+    if wanted and wanted not in call.state.nodes:
+        raise _no_machine(wanted)
     begin = after(call, (str, int))
     nodes = [call.state.nodes[name] for name in sorted(call.state.nodes) if not wanted or name == wanted]
     if begin is not None:

@@ -22,6 +22,8 @@ from gpuyard.service.questions import CANDIDATE
 from gpuyard.service.redact import Veil
 from gpuyard.service.views import Outlook, job_object
 from gpuyard.wire.rest import DifferenceObject, PlanObject, Submitted
+from gpuyard.worlds.standalone.decide import decide
+from gpuyard.worlds.standalone.events import JobSubmitted
 from gpuyard.worlds.standalone.intents import Submission, Submit
 from gpuyard.worlds.standalone.snapshot import MACHINES
 from gpuyard.worlds.standalone.submitting import submitted_before
@@ -66,10 +68,14 @@ def _fingerprint(call: Call) -> str:
 
 
 async def _dry_run(call: Call, intent: Submit) -> Answer:
+    """The jobs as they would be, by the ids they would get now, and whom they concern; refused as they would be."""
+    events = decide(call.state, intent, call.manager.now_ms())
+    would = {event.job.id: event.job for event in events if isinstance(event, JobSubmitted)}
     async with call.service.traffic.thinking():
         difference = await call.manager.dry_run(intent, call.caller)
-    seen = Veil(call.state, call.caller).difference(difference)
-    return Answer(Submitted((), tuple(difference_lines(seen))), status=200)
+    veil = Veil(call.state, call.caller, would)
+    jobs = tuple(job_object(job, veil) for job in would.values())
+    return Answer(Submitted(jobs, text=tuple(difference_lines(veil.difference(difference)))), status=200)
 
 
 def submitted_jobs(call: Call, ids: tuple[str, ...]) -> Answer:

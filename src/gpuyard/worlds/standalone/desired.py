@@ -15,6 +15,7 @@ from gpuyard.model.text import reason_text
 from gpuyard.wire.agents import Assignment, AttemptId, Isolation, RunAs, Stop
 from gpuyard.worlds.standalone.lifecycle import PLACED, TaskPhase
 from gpuyard.worlds.standalone.records import JobRecord, NodeRecord, State, TaskRecord, jobs_on, on_machine
+from gpuyard.worlds.standalone.slurm import slurm_variables
 from gpuyard.worlds.standalone.snapshot import SHADOW
 
 TEAM_UIDS: Final = 610_000
@@ -161,7 +162,8 @@ def variables(state: State, job: JobRecord, index: int) -> dict[str, str]:
     }
     if job.array_index is not None:
         own |= {"GPUYARD_ARRAY_ID": job.array, "GPUYARD_ARRAY_INDEX": str(job.array_index)}
-    return {**dict(job.work.env), **own}
+    slurms = slurm_variables(own, nodes, place.node if place else "") if job.work.slurm_env else {}
+    return {**slurms, **dict(job.work.env), **own}
 
 
 def _addresses(state: State, names: Sequence[str]) -> list[str]:

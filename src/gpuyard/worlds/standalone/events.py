@@ -268,7 +268,7 @@ class IdleWarned(_Event, frozen=True, tag="idle-warned"):
 
 
 class IdleReclaimable(_Event, frozen=True, tag="idle-reclaimable"):
-    """It was warned and still idles: anyone who waits may have its place."""
+    """It was warned and still idles: whoever waits in its team may have its place, other teams what is borrowed."""
 
     job: str
     idle_ms: int

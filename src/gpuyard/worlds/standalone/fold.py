@@ -93,6 +93,7 @@ def _enter(state: State, event: Event, at_ms: int) -> None:
         case TasksStopped() | AttemptBegan() | AttemptEnded() | Checkpointed():
             _enter_job(state, event, at_ms)
         case IdleNoticed(job, since_ms):
+            meter.count_job(state, state.jobs[job])
             _put(state, replace(state.jobs[job], idle_since_ms=since_ms, **({} if since_ms else _NOT_IDLE)))
         case IdleWarned(job):
             _put(state, replace(state.jobs[job], warned_idle=True))
@@ -399,6 +400,8 @@ def _began(state: State, event: AttemptBegan, at_ms: int) -> None:
 def _ended(state: State, event: AttemptEnded) -> None:
     job = state.jobs[event.job]
     task = job.tasks[event.task]
+    if job.idle_since_ms is not None:
+        meter.count_job(state, job)
     meter.give_back(state, job, event)
     promised = task.next is not None and not event.done
     phase = TaskPhase.DONE if event.done else TaskPhase.PROMISED if promised else TaskPhase.WAITING

@@ -2,7 +2,8 @@
 
 A team that holds more than its quota borrows the rest; a team that holds less lends what others borrow, in proportion.
 Of a job of a borrowing team, the same part is borrowed as of the team. What an attempt did since its last checkpoint is
-wasted where it is stopped, lost or fails; each waste names the entry of the log that caused it.
+wasted where it is stopped, lost or fails; each waste names the entry of the log that caused it. Of what a job holds,
+that is idle which it holds from when it was seen not to use its GPUs until it was seen to use them again, or ended.
 Amounts are GPU milli x milliseconds. Invariant: per team and day, held = owed + borrowed, but for rounding.
 """
 
@@ -25,6 +26,7 @@ OWED: Final = "owed"
 BORROWED: Final = "borrowed"
 LENT: Final = "lent"
 WASTED: Final = "wasted"
+IDLE: Final = "idle"
 PPM: Final = 1_000_000
 DAY_MS: Final = 86_400_000
 
@@ -97,6 +99,14 @@ def give_back(state: State, job: JobRecord, event: AttemptEnded) -> None:
     _add(state, state.at_ms, (job.team, job.user, job.id, WASTED, _cause(state, task, event)), held * lost_ms)
 
 
+def count_job(state: State, job: JobRecord) -> None:
+    """Bring the sums of one job up to now, before something about it changes that they depend on."""
+    run_on(state, state.at_ms)
+    for task in range(len(job.tasks)):
+        if (job.id, task) in state.meter.marks:
+            _count(state, job, task)
+
+
 def _cause(state: State, task: TaskRecord, event: AttemptEnded) -> str:
     if task.stopping_since_ms and task.why is not None:
         return f"{task.decision}/{task.why.token}"
@@ -117,6 +127,8 @@ def _count(state: State, job: JobRecord, task: int) -> None:
     _add(state, meter.at_ms, (*who, HELD, ""), used)
     _add(state, meter.at_ms, (*who, OWED, ""), used - borrowed)
     _add(state, meter.at_ms, (*who, BORROWED, ""), borrowed)
+    if job.idle_since_ms is not None:
+        _add(state, meter.at_ms, (*who, IDLE, ""), held * (meter.at_ms - max(since_ms, job.idle_since_ms)))
     meter.marks[job.id, task] = (meter.at_ms, team.borrowed_ratio_ppm_ms)
 
 
