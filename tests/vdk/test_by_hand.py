@@ -31,7 +31,7 @@ pytestmark = pytest.mark.slow
 GROUPS = 60 if os.environ.get("GPUYARD_LONG") == "1" else 6
 SEQUENCES = 50
 """In one group."""
-TURNS = 24
+TURNS = 40
 TEAMS = ("a", "b", "c")
 MAX_JOBS = 7
 """All arrangements of more would take too long."""
@@ -48,9 +48,10 @@ class Sequence:
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
-        machines = {f"m{at}": self.chance.randint(1, 2) for at in range(self.chance.randint(1, 3))}
+        machines = {f"m{at}": self.chance.choice((1, 2, 2)) for at in range(self.chance.randint(1, 3))}
         capacity = sum(machines.values())
-        budgets = {team: 500 * self.chance.randint(0, 2 * capacity) for team in TEAMS}
+        least = self.chance.choice((0, 0, capacity))
+        budgets = {team: 500 * self.chance.randint(least, 2 * capacity) for team in TEAMS}
         self.yard = Yard(machines, budgets)
         self.manager = GpuResourceManager(expiry_ms=None)
         for machine, devices in machines.items():
@@ -65,7 +66,7 @@ class Sequence:
     def run(self) -> None:
         with self.manager:
             for _ in range(TURNS):
-                calls = [self.end, self.mark] + [self.provision] * (len(self.yard.jobs) < MAX_JOBS) * 4
+                calls = [self.end, self.end, self.mark] + [self.provision] * (len(self.yard.jobs) < MAX_JOBS) * 5
                 self.chance.choice(calls)()
                 self.check()
 
