@@ -145,6 +145,7 @@ def usual_jobs(draw: st.DrawFn, id: str, queue: str) -> Job:
         submitted_at_ms=draw(st.integers(0, 5)),
         restart_ms=draw(some(0, 0, 500)),
         movable=draw(rarely(False)),
+        checkpointable=draw(rarely()),
         disruption_budget=draw(some(*[None] * 9, 1)),
         spread=draw(rarely()),
     )
@@ -258,6 +259,7 @@ def scattered_jobs(draw: st.DrawFn, id: str) -> Job:
         TaskGroup(min_tasks=gang),
         preemptible=draw(rarely(False)),
         movable=draw(rarely(False)),
+        checkpointable=draw(rarely()),
         disruption_budget=draw(some(*[None] * 9, 1)),
         restart_ms=draw(some(0, 500)),
     )

@@ -163,10 +163,15 @@ def test_an_eviction_for_nobody_is_of_a_kind_the_promise_lists(cluster: Snapshot
 
 @crowded
 @given(anywhere, policies)
-def test_nobody_gives_way_who_may_not_be_preempted(cluster: Snapshot, policy: Policy) -> None:
+def test_nobody_gives_way_who_may_not_be_preempted_but_a_checkpointable_job_may_be_moved(
+    cluster: Snapshot, policy: Policy
+) -> None:
     for block in gave_way(schedule(cluster, policy), cluster):
-        if not block.was_only_promised:
-            assert block.job.preemptible or block.reason.token in WITHOUT_BENEFICIARY
+        if block.was_only_promised or block.job.preemptible or block.reason.token in WITHOUT_BENEFICIARY:
+            continue
+        event("moved although firm")
+        assert block.job.checkpointable
+        assert all(isinstance(action, Move) for action in block.actions)
 
 
 @crowded
@@ -294,7 +299,7 @@ def test_consolidation_leaves_nobody_without_a_place(cluster: Snapshot, policy: 
 def test_whoever_opted_out_or_is_too_young_is_not_moved_by_consolidation(cluster: Snapshot, policy: Policy) -> None:
     for block in gave_way(schedule(cluster, consolidating(policy)), cluster):
         event("moved")
-        assert block.job.movable
+        assert block.job.may_move
         assert cluster.now_ms >= started_at_ms(block.job) + policy.consolidation.min_runtime_ms
 
 

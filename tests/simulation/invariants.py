@@ -161,7 +161,8 @@ def nobody_is_evicted_without_a_reason(state: State, event: TasksStopped) -> Non
             raise ViolationError(f"task {one.task} of job {job.id} is evicted because of {one.why}")
         if one.why.token in FOR_ANOTHER and not one.why.beneficiary:
             raise ViolationError(f"task {one.task} of job {job.id} gives way for nobody: {one.why}")
-        if one.why.token in FOR_ANOTHER and not (job.form.preemptible or job.reclaimable):
+        is_moved = one.why.token is Token.MOVED and job.form.checkpointable
+        if one.why.token in FOR_ANOTHER and not (job.form.preemptible or job.reclaimable or is_moved):
             raise ViolationError(f"job {job.id} may not be preempted, and is: {one.why}")
 
 

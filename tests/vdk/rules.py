@@ -268,7 +268,7 @@ class Rules:
 
     def unknown_word(self, name: Name) -> str:
         """Why nothing can be done to a job; "" if something can."""
-        if name in self.planned() or name in self.real:
+        if name in self.planned() or name in self.real or any(self.steps_of(name)):
             return ""
         if name in self.ended:
             return "JobEnded"

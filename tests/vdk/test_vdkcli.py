@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from gpuyard.vdk.control.face import PART
 from gpuyard.vdk.control.register import Register
 from gpuyard.vdk.control.state import JobKey
 from gpuyard.worlds.standalone.store.address import beside
-from tests.vdk.control.folders import config, written
+from tests.vdk.control.folders import config, wheel, written
 from tests.vdk.programs import Vdkcli, require_vdk
 from tests.yard import Yard, open_folder, wait_for
 
@@ -56,7 +56,7 @@ def vdkcli(yard: Yard, tmp_path_factory: pytest.TempPathFactory) -> Vdkcli:
     return made
 
 
-def deployed(vdkcli: Vdkcli, folder: Path, name: str, files: dict[str, str], **needs: object) -> str:
+def deployed(vdkcli: Vdkcli, folder: Path, name: str, files: Mapping[str, str | bytes], **needs: object) -> str:
     """The version."""
     job = written(folder / name, {"config.ini": config(TEAM, **needs), **files})
     vdkcli.run("create", "--cloud", "-n", name, "-t", TEAM)
@@ -70,7 +70,7 @@ def started(vdkcli: Vdkcli, name: str, *more: str) -> str:
 
 def ended(yard: Yard, vdkcli: Vdkcli, name: str, id: str) -> dict[str, Any]:
     with yard.client() as client:
-        wait_for(lambda: client.get_job(id).ended_at is not None, 60)
+        wait_for(lambda: client.get_job(id).ended_at is not None, 120)
     (shown,) = vdkcli.json("execute", "--show", "-n", name, "-t", TEAM, "-i", id)
     found: dict[str, Any] = shown
     return found
@@ -105,6 +105,23 @@ def test_a_job_that_fails_is_an_error_of_its_user_and_one_that_is_cancelled_is_n
     assert "what: The data job runs already" in again.stderr
     vdkcli.run("execute", "--cancel", "-n", "sleeps-long", "-t", TEAM, "-i", sleeping)
     assert ended(yard, vdkcli, "sleeps-long", sleeping)["status"] == "cancelled"
+
+
+def test_what_requirements_name_is_installed_for_the_job_and_what_cannot_be_is_told(
+    yard: Yard, vdkcli: Vdkcli, tmp_path: Path
+) -> None:
+    name, data = wheel("probe", "WORD = 'of the requirements'\n")
+    step = "import probe\ndef run(job_input):\n    print('a word', probe.WORD)\n"
+    files: dict[str, str | bytes] = {"requirements.txt": f"./{name}\n", name: data, "10_step.py": step}
+    deployed(vdkcli, tmp_path, "has-packages", files)
+    shown = ended(yard, vdkcli, "has-packages", started(vdkcli, "has-packages"))
+    log = vdkcli.run("execute", "--logs", "-n", "has-packages", "-t", TEAM).stdout
+    assert (shown["status"], "a word of the requirements" in log) == ("succeeded", True), log
+    deployed(vdkcli, tmp_path, "lacks-packages", {"requirements.txt": "--no-index\nno-such==1\n", "10_step.py": step})
+    shown = ended(yard, vdkcli, "lacks-packages", started(vdkcli, "lacks-packages"))
+    assert shown["status"] == "user_error"
+    assert "what requirements.txt names could not be installed on machine" in shown["message"]
+    assert "no-such==1" in vdkcli.run("execute", "--logs", "-n", "lacks-packages", "-t", TEAM).stdout
 
 
 def test_every_other_command_of_it_works(vdkcli: Vdkcli, tmp_path: Path) -> None:

@@ -255,6 +255,9 @@ class JobFields(RequestFields):
     preemption_delay: Annotated[Duration | None, says("How long it waits before it makes others yield.")] = None
     staleness_grace: Annotated[Duration | None, says("How long its gang may be incomplete.")] = None
     movable: Annotated[bool | None, says("False: it is not moved to make room; true unless given.")] = None
+    checkpointable: Annotated[
+        bool | None, says("True: it may be moved even with `preemptible: false`; false unless given.")
+    ] = None
     disruption_budget: Annotated[
         Count | None, says("Tasks of it that one cycle may move to make room; all unless given.")
     ] = None

@@ -126,6 +126,7 @@ def read_form(asked: Asked) -> Job:
         preemption_delay_ms=_or(read_duration(spec.preemption_delay, place.at("preemption_delay")), 0),
         staleness_grace_ms=read_duration(spec.staleness_grace, place.at("staleness_grace")),
         movable=spec.movable is not False,
+        checkpointable=bool(spec.checkpointable),
         disruption_budget=spec.disruption_budget,
     )
 

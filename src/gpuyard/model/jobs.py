@@ -228,7 +228,14 @@ class Job(msgspec.Struct, frozen=True, gc=False):
     last_evicted_at_ms: int | None = None
     movable: bool = True
     """False opts out of consolidation."""
+    checkpointable: bool = False
+    """May be moved, never stopped for good, although it may not be preempted."""
     last_eviction: Reason | None = None
     """Why, and for whom, it was last evicted."""
     disruption_budget: int | None = None
     """How many of its tasks one cycle may move; None: all of them."""
+
+    @property
+    def may_move(self) -> bool:
+        """Whether it may be started again elsewhere to make room."""
+        return self.movable and (self.preemptible or self.checkpointable)

@@ -146,7 +146,7 @@ class Consolidate:
         return self.moved.get(name, 0) + more <= most
 
     def movable(self, job: Job) -> bool:
-        if not job.preemptible or not job.movable or job.queue not in self.draft.queues.by_name:
+        if not job.may_move or job.queue not in self.draft.queues.by_name:
             return False
         return self.draft.ledger.now_ms >= started_at_ms(job) + self.budget.min_runtime_ms
 

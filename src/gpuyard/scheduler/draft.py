@@ -94,8 +94,8 @@ class Eviction:
         self.evicted = evicted
         """In the order they are told."""
         self.undos: list[Undo] = []
-        self.charges: dict[tuple[int, Amounts], int] = {}
-        """How often which queue is discharged of which amounts."""
+        self.charges: dict[tuple[int, Amounts, bool], int] = {}
+        """How often which queue is discharged of which amounts, of jobs that may not be preempted or may."""
 
 
 class Kept(NamedTuple):
@@ -225,7 +225,7 @@ class Draft:
         for one in evicted:
             holding = one.holding
             by_node.setdefault(holding.position, []).append((holding.task.request, holding.shares))
-            key = (one.leaf, holding.amounts)
+            key = (one.leaf, holding.amounts, not one.job.preemptible)
             entry.charges[key] = entry.charges.get(key, 0) + 1
         entry.undos = [self.nodes.evict(position, tasks) for position, tasks in by_node.items()]
         for one in evicted:
@@ -233,8 +233,8 @@ class Draft:
             if placed is not None and not placed.waits:
                 # It had not started: its place is free at once.
                 entry.undos.append(self.nodes.unbind(placed.position, placed.task.request, placed.shares))
-        for (leaf, amounts), times in entry.charges.items():
-            self.queues.charge(leaf, amounts, firm=False, times=-times)
+        for (leaf, amounts, firm), times in entry.charges.items():
+            self.queues.charge(leaf, amounts, firm, times=-times)
         self.log.append(entry)
         if self.reserved is not None:
             self.reserved.follow(entry)
@@ -267,8 +267,8 @@ class Draft:
     def _undo_eviction(self, entry: Eviction) -> None:
         for undo in reversed(entry.undos):
             self.nodes.undo(undo)
-        for (leaf, amounts), times in entry.charges.items():
-            self.queues.charge(leaf, amounts, firm=False, times=times)
+        for (leaf, amounts, firm), times in entry.charges.items():
+            self.queues.charge(leaf, amounts, firm, times=times)
 
     def evicted_since(self, mark: int) -> list[Evicted]:
         return [one for entry in self.log[mark:] if isinstance(entry, Eviction) for one in entry.evicted]

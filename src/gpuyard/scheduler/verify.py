@@ -110,7 +110,8 @@ class _Replay:
             return Reason(Token.GANG_INCOMPLETE, subject=action.task)
         job, task = found
         leaf = self.queues.leaf_at(job.queue)
-        if action.reason.beneficiary and (not job.preemptible or leaf < 0):
+        may_go = job.preemptible or (isinstance(action, Move) and job.checkpointable)
+        if action.reason.beneficiary and (not may_go or leaf < 0):
             return Reason(Token.OVER_QUOTA, subject=job.queue)
         # Where a world reports a device as held twice, taking one task off frees nothing that can be counted on.
         if self.nodes.sound(position):

@@ -57,6 +57,7 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     priority: int | str | None = None
     preemptible: bool | None = None
     movable: bool | None = None
+    checkpointable: bool | None = None
     run_limit: str | None = None
     estimate: str | None = None
     restart: str | None = None

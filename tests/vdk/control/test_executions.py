@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from gpuyard.vdk.control.launch import PLATFORM_ERROR, SKIPPED, SOURCES_FAILED, VDK_MISSING
+from gpuyard.vdk.control.launch import PLATFORM_ERROR, REQUIREMENTS_FAILED, SKIPPED, SOURCES_FAILED, VDK_MISSING
 from gpuyard.vdk.control.state import JobKey
 from gpuyard.wire.agents import ParcelPiece, ReadParcel
 from tests.service.yard import Yard
@@ -67,6 +67,7 @@ def test_an_execution_is_started_runs_and_succeeds(jobs: DataJobs, yard: Yard) -
         (SOURCES_FAILED, "platform_error", "could not be unpacked on machine m1"),
         (PLATFORM_ERROR, "platform_error", "a fault of the platform"),
         (SKIPPED, "skipped", "vdk skipped it"),
+        (REQUIREMENTS_FAILED, "user_error", "requirements.txt names could not be installed on machine m1"),
     ],
 )
 def test_a_failure_says_whose_it_is(jobs: DataJobs, code: int, status: str, message: str) -> None:
@@ -249,6 +250,28 @@ def test_budget_without_an_arrangement_is_another_refusal(yard: Yard, jobs: Data
     assert 'team "vision" has budget for it (it is owed 4 GPUs and holds 1.8, the job asks for 2)' in why
     assert "no arrangement of what runs makes room" in why
     assert queued(yard) == []
+
+
+@pytest.mark.parametrize("checkpointable", [False, True])
+def test_a_job_with_priority_is_moved_for_others_only_if_it_says_that_it_is_checkpointable(
+    yard: Yard, jobs: DataJobs, checkpointable: bool
+) -> None:
+    """Parts of 0.4 and 0.6 lie on two GPUs, and would fit on one: then three whole ones are free."""
+    for other in (DataJobs(yard, "sue", "speech"), DataJobs(yard, "root", "product")):
+        other.start(other.ready(gpus=2, priority=True))
+    beside, _ = [jobs.start(jobs.ready(gpus="0.6", priority=True)) for _ in range(2)]
+    small = jobs.start(jobs.ready(gpus="0.4", priority=True, checkpointable=checkpointable))
+    jobs.finish(beside)
+    yard.wait_for(small, "running")
+    before = yard.manager.state.jobs[small].tasks[0].place
+    wide = jobs.try_start(jobs.ready(gpus=3))
+    if not checkpointable:
+        assert (wide.status_code, wide.json()["reason"]) == (400, "NoRoom")
+        return
+    assert wide.status_code == 202
+    yard.wait_for(wide.headers["location"].rpartition("/")[2], "running")
+    yard.wait_for(small, "running")
+    assert yard.manager.state.jobs[small].tasks[0].place != before
 
 
 def test_priority_must_fit_the_budget_and_that_is_said(jobs: DataJobs) -> None:

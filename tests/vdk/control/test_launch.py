@@ -6,7 +6,9 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,7 @@ from gpuyard.model.jobs import DEFAULT_PRIORITY
 from gpuyard.vdk.control.launch import (
     PLATFORM_ERROR,
     PROGRAM,
+    REQUIREMENTS_FAILED,
     SKIPPED,
     SOURCES_FAILED,
     VDK_MISSING,
@@ -27,20 +30,23 @@ from gpuyard.vdk.control.needs import Needs
 from gpuyard.vdk.control.sources import unpacked_zip
 from gpuyard.vdk.control.state import Deployment, JobDefinition, JobKey, Version
 from gpuyard.worlds.standalone.intents import Submission
-from tests.vdk.control.folders import config, packed
+from tests.vdk.control.folders import config, packed, wheel
 
 NAME = "train-model"
+TIMEOUT_S = 120
 ODD = """it's "odd" $(touch /tmp/never) \\ `x`\nnext"""
 
 
-def prepared(folder: Path, vdk: str) -> dict[str, str]:
-    """The variables of a task, with this shell text as its vdk."""
+def prepared(
+    folder: Path, vdk: str, *, shell: str = "/bin/sh", files: Mapping[str, str | bytes] | None = None
+) -> dict[str, str]:
+    """The variables of a task, with this text as its vdk."""
     (folder / "parcel").write_bytes(
-        unpacked_zip(packed({"config.ini": config("a"), "10 odd's.py": "x"})).archive,
+        unpacked_zip(packed({"config.ini": config("a"), "10 odd's.py": "x", **(files or {})})).archive,
     )
     program = folder / "bin" / "vdk"
     program.parent.mkdir()
-    program.write_text(f"#!/bin/sh\n{vdk}\n")
+    program.write_text(f"#!{shell}\n{vdk}\n")
     program.chmod(0o755)
     return {
         "PATH": f"{program.parent}:{os.environ['PATH']}",
@@ -57,7 +63,7 @@ def run(folder: Path, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
     work = folder / "work"
     work.mkdir(exist_ok=True)
     return subprocess.run(
-        ["/bin/sh", "-c", PROGRAM], env=env, cwd=work, capture_output=True, text=True, timeout=20, check=False
+        ["/bin/sh", "-c", PROGRAM], env=env, cwd=work, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
     )
 
 
@@ -145,6 +151,42 @@ def test_vdk_that_was_killed_is_told_by_its_signal(tmp_path: Path) -> None:
     assert time.monotonic() - began < 20
 
 
+# --------------------------------------------------------------------------------------------------------- requirements
+
+
+def test_what_requirements_name_is_there_beside_all_that_vdk_has(tmp_path: Path) -> None:
+    name, data = wheel("probe", "WORD = 'installed'\n")
+    files: dict[str, str | bytes] = {"requirements.txt": f"# of the job\nmsgspec\n./{name}\n", name: data}
+    vdk = "import msgspec, probe, sys; print(probe.WORD, msgspec.__name__, sys.argv[1:3])"
+    env = prepared(tmp_path, vdk, shell=sys.executable, files=files)
+    done = run(tmp_path, env)
+    assert done.stdout == f"installed msgspec ['run', '{NAME}']\n", done.stderr
+    assert run(tmp_path, env).stdout == done.stdout, "and an attempt after it starts afresh"
+    assert (tmp_path / "work" / "packages").is_dir()
+    assert subprocess.run([sys.executable, "-c", "import probe"], check=False, capture_output=True).returncode == 1
+
+
+def test_requirements_that_cannot_be_had_are_told_apart_with_pips_words(tmp_path: Path) -> None:
+    files = {"requirements.txt": "--no-index\nno-such-thing-anywhere==1.0\n"}
+    done = run(tmp_path, prepared(tmp_path, "print('never')", shell=sys.executable, files=files))
+    assert (done.returncode, done.stdout) == (REQUIREMENTS_FAILED, "")
+    assert "no-such-thing-anywhere==1.0" in done.stderr
+    assert done.stderr.endswith("gpuyard: what requirements.txt names could not be installed\n")
+
+
+@pytest.mark.parametrize("text", ["", "\n", "# nothing yet\n  \n"])
+def test_requirements_without_a_word_need_no_environment(tmp_path: Path, text: str) -> None:
+    done = run(tmp_path, prepared(tmp_path, "echo ran", files={"requirements.txt": text}))
+    assert (done.returncode, done.stdout) == (0, "ran\n")
+    assert not (tmp_path / "work" / "packages").exists()
+
+
+def test_a_vdk_that_has_no_python_cannot_have_requirements_beside_it(tmp_path: Path) -> None:
+    done = run(tmp_path, prepared(tmp_path, "echo never", files={"requirements.txt": "msgspec\n"}))
+    assert (done.returncode, done.stdout) == (VDK_MISSING, "")
+    assert "requirements.txt needs the Python of" in done.stderr
+
+
 # ---------------------------------------------------------------------------------------------------------- submissions
 
 
@@ -170,6 +212,13 @@ def test_a_job_with_priority_is_never_stopped_for_others_and_one_that_says_so_is
     assert not firm.preemptible
     assert firm.priority > DEFAULT_PRIORITY
     assert not submitted(Needs(movable=False)).form.movable
+
+
+def test_a_job_with_priority_is_moved_only_if_it_says_that_it_can_be_checkpointed() -> None:
+    assert not submitted(Needs(priority=True)).form.may_move
+    assert submitted(Needs(priority=True, checkpointable=True)).form.may_move
+    assert not submitted(Needs(priority=True, checkpointable=True, movable=False)).form.may_move
+    assert submitted(Needs()).form.may_move
 
 
 def test_what_a_person_wrote_is_nowhere_in_the_text_that_is_run() -> None:

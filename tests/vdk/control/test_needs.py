@@ -26,12 +26,13 @@ def test_everything_that_can_be_asked_for() -> None:
             device_type="A100, H100",
             priority="yes",
             movable="off",
+            checkpointable="on",
             cpu="500m",
             ram="8Gi",
             run_limit="1h30m",
         )
     )
-    assert needs == Needs(500, ("A100", "H100"), True, False, 500, 8 << 30, 5_400_000)
+    assert needs == Needs(500, ("A100", "H100"), True, False, True, 500, 8 << 30, 5_400_000)
     request = needs.request
     assert (request.devices, request.gpu_milli, request.sharing) == (1, 500, Sharing.TIME_SLICED)
     assert request.where.gpu_models == ("A100", "H100")
@@ -58,6 +59,7 @@ def test_gpus_are_whole_or_a_part_of_one(gpus: str, devices: int, milli: int) ->
         ("gpus", "", 'gpus "" is not a number'),
         ("priority", "very", 'priority must be true or false, not "very"'),
         ("movable", "2", 'movable must be true or false, not "2"'),
+        ("checkpointable", "often", 'checkpointable must be true or false, not "often"'),
         ("device_type", ",", 'device_type "," names no models of GPU'),
         ("device_type", "A 100", 'device_type "A 100" names no models of GPU'),
         ("cpu", "x", 'cpu "x" is not a number'),

@@ -16,6 +16,7 @@ from gpuyard.vdk.control.launch import (
     LABEL,
     PLATFORM_ERROR,
     PYTHON_LABEL,
+    REQUIREMENTS_FAILED,
     SKIPPED,
     SOURCES_FAILED,
     STARTED_LABEL,
@@ -55,6 +56,10 @@ _CODES: Final[dict[int, tuple[str, str]]] = {
     ),
     PLATFORM_ERROR: ("platform_error", "vdk found a fault of the platform; its log says which"),
     SKIPPED: ("skipped", "vdk skipped it; its log says why"),
+    REQUIREMENTS_FAILED: (
+        "user_error",
+        "what requirements.txt names could not be installed on machine {node}; its log says why",
+    ),
 }
 
 

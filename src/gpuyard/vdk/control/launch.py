@@ -1,9 +1,9 @@
 """How a data job is run on a machine: a small shell program around `vdk run`, and what its exit codes mean.
 
 Place in the flow: Deployment ─▶ **launch** ─Submission─▶ manager ─▶ agent ─parcel─▶ the shell program ─▶ vdk. The
-machine brings the sources as the job's parcel; the program unpacks them, finds vdk, runs it, and ends with a code that
-says whose fault a failure is: vdk itself writes that to a file. Invariant: nothing of a job is written into the
-program's text; it comes in variables and is quoted wherever it is used.
+machine brings the sources as the job's parcel; the program unpacks them, finds vdk, installs what requirements.txt
+names beside it, runs it, and ends with a code that says whose fault a failure is: vdk itself writes that to a file.
+Invariant: nothing of a job is written into the program's text; it comes in variables and is quoted wherever it is used.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ SOURCES_FAILED: Final = 120
 VDK_MISSING: Final = 121
 PLATFORM_ERROR: Final = 122
 SKIPPED: Final = 123
+REQUIREMENTS_FAILED: Final = 124
 USER_ERROR: Final = 1
 
 DEFAULT_COMMAND: Final = "vdk"
@@ -35,6 +36,11 @@ VDK_LABEL: Final = "gpuyard.io/vdk-version"
 PYTHON_LABEL: Final = "gpuyard.io/python-version"
 MAX_LABEL: Final = 253
 
+_SEES_VDK: Final = (
+    "import sys; [print(f'import site; site.addsitedir({one!r})') for one in sys.path if one.endswith('-packages')]"
+)
+"""Prints a .pth file by which another environment also has all that this one has installed."""
+
 PROGRAM: Final = f"""
 fail() {{ echo "gpuyard: $2" >&2; exit "$1"; }}
 no_vdk() {{ fail {VDK_MISSING} "this machine has no program $GPUYARD_VDK_COMMAND that user $(id -u) may run"; }}
@@ -43,13 +49,33 @@ rm -rf "$home/sources" && mkdir -p "$home/sources/$GPUYARD_DATA_JOB" && cd "$hom
   fail {SOURCES_FAILED} "the sources cannot be written to $home/sources"
 tar -x -f "$GPUYARD_PARCEL" -C "$GPUYARD_DATA_JOB" || fail {SOURCES_FAILED} "the sources cannot be unpacked"
 vdk=$(command -v "$GPUYARD_VDK_COMMAND") || vdk=$(command -v "${{GPUYARD_VDK_FOUND:-}}") || no_vdk
+# An environment of the job's own, which has all of vdk's: pip fetches only what is missing there, and touches nothing.
+own=$home/packages
+install() {{
+  first=$(sed -n '1s/^#! *//p' "$vdk")
+  case "$first" in
+    *python*) set -- $first ;;
+    *) set -- "$(dirname "$(readlink -f "$vdk")")/python3" ;;
+  esac
+  command -v "$1" >/dev/null || fail {VDK_MISSING} "requirements.txt needs the Python of $vdk, which has none"
+  "$@" -m venv --clear --without-pip "$own" &&
+    site=$("$own/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))') &&
+    "$@" -c "{_SEES_VDK}" > "$site/vdk.pth" &&
+    (cd "$GPUYARD_DATA_JOB" && "$own/bin/python" -m pip install --quiet --no-input -r requirements.txt) >&2 ||
+    fail {REQUIREMENTS_FAILED} "what requirements.txt names could not be installed"
+  PATH=$own/bin:$PATH
+  vdk() {{ "$own/bin/python" "$vdk" "$@"; }}
+}}
+vdk() {{ "$vdk" "$@"; }}
+export PIP_DISABLE_PIP_VERSION_CHECK=1
+if grep -q '^[[:space:]]*[^#[:space:]]' "$GPUYARD_DATA_JOB/requirements.txt" 2>/dev/null; then install; fi
 said=$home/termination-message
 rm -f "$said"
 export VDK_TERMINATION_MESSAGE_WRITER_OUTPUT_FILE="$said"
 export VDK_EXECUTION_ID="$GPUYARD_JOB_ID" VDK_ATTEMPT_ID="$GPUYARD_JOB_ID-$GPUYARD_RESTART_COUNT"
 # The whole group is told to stop, and vdk may need its grace; a handler is not handed on, unlike an ignored signal.
 trap : TERM INT HUP USR1 USR2
-"$vdk" run "$GPUYARD_DATA_JOB" --arguments "$GPUYARD_VDK_ARGUMENTS"
+vdk run "$GPUYARD_DATA_JOB" --arguments "$GPUYARD_VDK_ARGUMENTS"
 code=$?
 # The shell's own word: it, or the Python it names, is not there or not for this user.
 [ "$code" -ne 126 ] && [ "$code" -ne 127 ] || no_vdk
@@ -90,6 +116,7 @@ def submission(job: JobDefinition, deployment: Deployment, start: Start, vdk: Vd
         priority=PRIORITY if needs.priority else DEFAULT_PRIORITY,
         preemptible=not needs.priority,
         movable=needs.movable,
+        checkpointable=needs.checkpointable,
         run_limit_ms=needs.run_limit_ms,
         labels=_labels(job, deployment, start),
     )

@@ -3,7 +3,8 @@
     [gpuyard]
     gpus = 0.5              ; GPUs on one machine: a part of one (three decimals), or whole ones; 0 unless given
     device_type = A100      ; models of GPU that will do, with commas; any unless given
-    priority = true         ; never stopped or moved for others; needs a lead of the team, and budget
+    priority = true         ; never stopped for others; needs a lead of the team, and budget
+    checkpointable = true   ; with priority: may be moved for others, because it goes on from where it was; else not
     movable = false         ; never moved to make room for others; true unless given
     cpu = 2                 ; cores
     ram = 8Gi               ; memory of the machine
@@ -46,6 +47,7 @@ class Needs(msgspec.Struct, frozen=True):
     device_types: tuple[str, ...] = ()
     priority: bool = False
     movable: bool = True
+    checkpointable: bool = False
     cpu_milli: int = 0
     memory_bytes: int = 0
     run_limit_ms: int | None = None
@@ -81,13 +83,14 @@ def read_needs(text: str) -> Needs:
         device_types=values.read("device_type", _device_types, ()),
         priority=values.read("priority", _flag, False),
         movable=values.read("movable", _flag, True),
+        checkpointable=values.read("checkpointable", _flag, False),
         cpu_milli=values.read("cpu", cpu_milli, 0),
         memory_bytes=values.read("ram", memory_bytes, 0),
         run_limit_ms=values.read("run_limit", _run_limit, None),
     )
 
 
-KEYS: Final = ("gpus", "device_type", "priority", "movable", "cpu", "ram", "run_limit")
+KEYS: Final = ("gpus", "device_type", "priority", "checkpointable", "movable", "cpu", "ram", "run_limit")
 
 
 class _Values:
