@@ -90,6 +90,8 @@ def a_pod(name: str, script: str = "sleep 1000", **spec: Any) -> dict[str, Any]:
 @contextmanager
 def a_namespace(api: Api, name: str) -> Iterator[str]:
     """Gives the path of its pods."""
+    # One of this name, of an earlier test, may still be going.
+    eventually(lambda: not api.answers(f"/api/v1/namespaces/{name}"), f"the end of the namespace {name} from before")
     api.create("/api/v1/namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
     eventually(lambda: api.answers(f"/api/v1/namespaces/{name}/serviceaccounts/default"), "a service account")
     try:

@@ -28,6 +28,7 @@ from gpuyard.testbed.record import Extras
 from tests.fakegpu.kubernetes.deployed import (
     GPU,
     MANIFESTS,
+    MAPS,
     NAMESPACE,
     NODES,
     Deployed,
@@ -249,6 +250,31 @@ def test_a_gpu_taken_out_while_it_is_held_stays_with_its_holder_and_nobody_else_
     assert len(cluster.events("GPURemoved", namespace_of(pods))) == 1
     cluster.configure(CONFIGURATION)
     eventually(lambda: cluster.gpus(FIRST) == ("2", "2"), "both GPUs back")
+
+
+def test_a_node_taken_out_has_no_gpus_any_more_but_for_those_that_are_held(cluster: Deployed, pods: str) -> None:
+    cluster.api.create(pods, gpu_pod("holder", FIRST))
+    exporter = cluster.exporter("node", FIRST)
+    mine = (f"{namespace_of(pods)}/holder/main", 100)
+    eventually(lambda: mine in cluster.shown(exporter, FIRST).values(), "the pod at work")
+    cluster.configure("pools: {fakes: {gpus: 2, product: T4}}")
+    for node in NODES:
+        eventually(lambda node=node: cluster.gpus(node) == ("0", "0"), f"no GPUs on {node}")
+        eventually(lambda node=node: "nvidia.com/gpu.count" not in cluster.labels(node), f"no labels on {node}")
+    assert list(cluster.shown(exporter, FIRST).values()) == [mine]
+    eventually(lambda: [*cluster.status()["nodes"]] == [FIRST], "only the node with a holder in the ConfigMap")
+    assert list(cluster.written(FIRST).values()) == [mine]
+    own = f"{MAPS}/fake-gpus-{FIRST}"
+    eventually(lambda: stays_as_it_is(cluster, own), "a ConfigMap that nobody fights over")
+    cluster.api.delete(f"{pods}/holder", gracePeriodSeconds="0")
+    eventually(lambda: cluster.status()["nodes"] in ({}, None), "an empty ConfigMap")
+    eventually(lambda: not cluster.api.answers(own), "the end of the node's own")
+
+
+def stays_as_it_is(cluster: Deployed, path: str) -> bool:
+    before = cluster.api.get(path)["metadata"]
+    sleep(2)
+    return bool(cluster.api.get(path)["metadata"]["uid"] == before["uid"])
 
 
 def test_a_renamed_node_keeps_its_gpus_until_the_name_is_right(cluster: Deployed, pods: str) -> None:

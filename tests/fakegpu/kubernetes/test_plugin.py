@@ -105,7 +105,7 @@ def test_health_goes_both_ways(node: Node) -> None:
 def test_a_changed_file_reaches_the_kubelet_and_nonsense_does_not(node: Node) -> None:
     node.file.write_text(fleet("GPU-0", "GPU-2", "GPU-new"))
     node.kubelet.until(lambda: list(node.kubelet.shown()[GPU]) == ["GPU-0", "GPU-2", "GPU-new"])
-    told = f"{GPU}: 3 devices; new: GPU-new; gone, and lost to whoever holds them: GPU-1, GPU-3"
+    told = f"{GPU}: 3 devices; new: GPU-new; no longer offered: GPU-1, GPU-3"
     assert eventually(lambda: node.said()[-1:] == [told], within_s=SOON_S)
     node.file.write_text(fleet("GPU-0", product="T5"))
     lists = len(node.kubelet.clients[GPU].lists)
