@@ -66,6 +66,8 @@ def mark(items: list[pytest.Item]) -> None:
         if "testbed" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.slow)
             item.add_marker(pytest.mark.xdist_group("kubernetes"))
+            # Before any other fixture of the test, and whatever the tests before it have done.
+            item.fixturenames.insert(0, "well_testbed")  # type: ignore[attr-defined]
         if "postgres_server" in getattr(item, "fixturenames", ()) or "postgres" in item.name:
             item.add_marker(pytest.mark.slow)
 
@@ -99,3 +101,12 @@ def testbed() -> Iterator[Bed]:
 
     with running_testbed() as bed:
         yield bed
+
+
+@pytest.fixture
+def well_testbed(testbed: Bed) -> Bed:
+    """The same, once it has got over what was done to it; every test that uses it gets this first."""
+    from tests.kube import wait_until_well
+
+    wait_until_well(testbed)
+    return testbed

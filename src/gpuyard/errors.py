@@ -6,7 +6,7 @@
     │   └── QueueTreeError  the queues contradict each other; lists every problem at once
     ├── FakeGpuError        the fake GPUs cannot be shown: no compiler, a second writer, another version
     ├── KubeTestbedError    the Kubernetes testbed cannot be built, brought up or asked (what, what to do)
-    │   └── KubeSilentError     its API server gives no answer at all, at the moment
+    │   └── KubeSilentError     its API server gives no answer, or cannot answer, at the moment
     ├── StoreError          the database cannot be used (what, what to do)
     │   ├── StoreBusyError      another manager writes to it
     │   ├── StoreConflictError  somebody else has written since: this writer is no longer the one
@@ -130,7 +130,7 @@ class KubeTestbedError(ExplainedError):
 
 
 class KubeSilentError(KubeTestbedError):
-    """The API server of a testbed gives no answer at all."""
+    """The API server of a testbed gives no answer, or says that it cannot at the moment."""
 
 
 class AgentError(ExplainedError):

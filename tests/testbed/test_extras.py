@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from time import sleep
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from gpuyard.errors import KubeTestbedError
 from gpuyard.testbed.api import Api
 from gpuyard.testbed.bed import Bed
+from gpuyard.testbed.control_plane import GONE_AFTER_S
 from gpuyard.testbed.node_files import BUSYBOX_IMAGE
 from gpuyard.testbed.record import Extras
 from gpuyard.testbed.status import status_of
@@ -51,6 +53,21 @@ def test_nodes_that_kwok_pretends_offer_gpus_and_run_pods(testbed: Bed, api: Api
         api.create(pods, pod)
         eventually(lambda: phase(api, f"{pods}/pretended") == "Running", "the start of the pod")
         assert api.get(f"{pods}/pretended")["spec"]["nodeName"] in kwok_nodes
+
+
+def test_nodes_that_kwok_pretends_stay_ready_without_anybody_changing_them(api: Api, kwok_nodes: list[str]) -> None:
+    """Heard from too seldom, each would be doubted and believed again every few seconds: much ado for nothing."""
+
+    def versions() -> dict[str, str]:
+        nodes = api.get("/api/v1/nodes?labelSelector=type=kwok")["items"]
+        return {node["metadata"]["name"]: node["metadata"]["resourceVersion"] for node in nodes}
+
+    def at_rest() -> bool:
+        before = versions()
+        sleep(2 * GONE_AFTER_S)
+        return before.keys() == set(kwok_nodes) and versions() == before
+
+    eventually(at_rest, "rest")
 
 
 def pytorch_job(container: str) -> dict[str, Any]:

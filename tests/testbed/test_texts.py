@@ -8,7 +8,8 @@ import tarfile
 import tomllib
 from pathlib import Path
 
-from gpuyard.testbed.boot import control_script, node_script
+from gpuyard.testbed import kwok
+from gpuyard.testbed.boot import KEEP, control_script, node_script
 from gpuyard.testbed.cgroups import hierarchies
 from gpuyard.testbed.control_plane import control_components
 from gpuyard.testbed.credentials import Identity, kubeconfig, token_line
@@ -98,6 +99,25 @@ def test_all_extras_are_in_the_script_and_wait_to_be_wanted() -> None:
         "training-operator",
     ]
     parsed(script)
+
+
+def test_pretended_nodes_are_heard_from_more_often_than_they_are_given_up() -> None:
+    record = a_record()
+    assert f"--node-lease-duration-seconds={kwok.LEASE_S}" in kwok.component(record).command
+    assert kwok.LEASE_S / 4 * 2 < kwok.GONE_AFTER_S
+
+
+def test_what_a_component_is_told_beyond_its_command_counts_at_its_next_start(tmp_path: Path) -> None:
+    """The part of every script that keeps components running, with one that says what it was told, and ends it."""
+    record = a_record()
+    (tmp_path / "words").mkdir()
+    (tmp_path / "log").mkdir()
+    (tmp_path / "words" / "one").write_text("--b=2 --a=3")
+    own = 'echo "$@"; kill -9 $PPID'
+    script = f"{KEEP}here={tmp_path}\nkeep one sh -c '{own}' sh --a=1"
+    assert subprocess.run(["sh", "-c", script]).returncode == -9
+    assert (tmp_path / "log" / "one.log").read_text() == "--a=1 --b=2 --a=3\n"
+    assert KEEP in control_script(record, [])
 
 
 def test_containerd_is_told_in_toml() -> None:

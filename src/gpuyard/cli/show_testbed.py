@@ -19,6 +19,8 @@ MIB: Final = 1 << 20
 def show_status(status: BedStatus) -> None:
     out = console()
     out.print(f"{status.name}: {state(status)}, {memory(status.memory_bytes)} in all")
+    for problem in status.problems if status.came_up else ():
+        out.print(f"  {problem}")
     out.print(f"API server {status.url}, addresses {status.network} behind {status.interface}")
     out.print(f"KUBECONFIG {status.kubeconfig}")
     if status.fake_nodes:

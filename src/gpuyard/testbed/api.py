@@ -19,6 +19,8 @@ from gpuyard.testbed.record import Record
 
 ANSWER_S: Final = 20.0
 POLL_MS: Final = 100
+UNABLE: Final = (429, 500, 502, 503, 504)
+"""What a server says that has too much to do, or has only just begun."""
 OWNER: Final = "gpuyard-testbed"
 
 
@@ -78,6 +80,8 @@ class Api:
             answer = self._http.request(method, path, **content)
         except httpx2.HTTPError as error:
             raise KubeSilentError(f"the API server does not answer {method} {path}: {error!r}") from None
+        if answer.status_code in UNABLE:
+            raise KubeSilentError(f"the API server cannot answer {method} {path} just now: {_said(answer)}")
         if not answer.is_success:
             raise KubeTestbedError(f"the API server answers {method} {path} with {answer.status_code}: {_said(answer)}")
         return answer.json()

@@ -28,6 +28,8 @@ from gpuyard.testbed.record import CONTROL, Extras, Record, node_number, read_re
 
 BOOT_MS: Final = 30_000
 KUBECTL_S: Final = 120.0
+IMPORT_S: Final = 900.0
+"""An image may be gigabytes, and be copied once for each of its layers."""
 READY_MS: Final = 120_000
 PROXIES: Final = ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
 
@@ -88,9 +90,9 @@ class Bed:
         self.power_off(node)
         self.power_on(node)
 
-    def run_on(self, name: str, command: Sequence[str]) -> Finished:
+    def run_on(self, name: str, command: Sequence[str], *, timeout_s: float = machine.COMMAND_S) -> Finished:
         """In the namespaces of a node, or of `control`."""
-        return machine.get(self.record, name).run(command)
+        return machine.get(self.record, name).run(command, timeout_s=timeout_s)
 
     def command_on(self, name: str, command: Sequence[str]) -> list[str]:
         """The command line that does the same in a terminal."""
@@ -161,7 +163,8 @@ class Bed:
 
     def _import(self, archive: Path, nodes: Sequence[str]) -> None:
         for node in nodes or self.record.node_names():
-            done = self.run_on(node, (*import_image(self.record.snapshotter), str(archive)))
+            take_in = (*import_image(self.record.snapshotter), str(archive))
+            done = self.run_on(node, take_in, timeout_s=IMPORT_S)
             if done.code:
                 raise KubeTestbedError(f"{node} does not take the image in: {done.output.strip()}")
 

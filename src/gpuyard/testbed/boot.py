@@ -25,13 +25,14 @@ BOOTED: Final = "booted"
 """A file that says: mounts and network are there."""
 IMAGES_IN: Final = "images-in"
 
-_KEEP: Final = """\
+KEEP: Final = """\
 # Starts a component again whenever it ends, unless it is held: then it waits for a line from a pipe.
+# What it is told beyond its command lies in a file that may change; of a word that is said twice the last one counts.
 keep() {
   component=$1; shift
   while :; do
     while [ -p "$here/hold/$component" ]; do read -r _ 2>/dev/null <"$here/hold/$component" || :; done
-    "$@" >>"$here/log/$component.log" 2>&1 </dev/null || :
+    "$@" $(cat "$here/words/$component" 2>/dev/null) >>"$here/log/$component.log" 2>&1 </dev/null || :
     echo >>"$here/ended/$component"
     sleep 0.2
   done
@@ -136,7 +137,7 @@ def _script(record: Record, machine: str, lines: Sequence[str]) -> str:
         "set -eu",
         f"here={shlex.quote(str(record.machine_folder(machine)))}",
         f"hostname {machine}",
-        _KEEP,
+        KEEP,
     ]
     # Whatever loses its parent in here becomes a child of this one, and is reaped by `wait`.
     return "\n".join([*begin, *lines, "while :; do wait; sleep 1; done"]) + "\n"

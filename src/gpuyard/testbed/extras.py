@@ -14,7 +14,7 @@ import msgspec
 from gpuyard.testbed import dns, kwok, machine, training
 from gpuyard.testbed.api import Api
 from gpuyard.testbed.boot import CONTAINERD, KUBELET
-from gpuyard.testbed.control_plane import Component, added_program, control_components
+from gpuyard.testbed.control_plane import CONTROLLER_MANAGER, Component, added_program, control_components
 from gpuyard.testbed.golang import Tell
 from gpuyard.testbed.programs import (
     COREDNS,
@@ -75,7 +75,15 @@ def add_training_operator(record: Record, api: Api, tell: Tell) -> None:
     tell(f"operator     training-operator {TRAINING_OPERATOR_VERSION}: PyTorchJob")
 
 
+def prepare_extras(record: Record, extras: Extras) -> None:
+    """What has to be so before the other components start; later it costs one of them a restart."""
+    if extras.kwok:
+        kwok.be_patient(record)
+
+
 def add_kwok(record: Record, extras: Extras, api: Api, tell: Tell) -> None:
+    if kwok.be_patient(record):
+        machine.kill_component(record, CONTROL, CONTROLLER_MANAGER)
     start(record, kwok.NAME)
     kwok.make_nodes(api, record, extras)
     tell(f"KWOK         {extras.kwok} nodes, kwok-1 to kwok-{extras.kwok}")

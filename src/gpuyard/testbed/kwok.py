@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import Any, Final
 
 from gpuyard.testbed.api import Api
-from gpuyard.testbed.control_plane import Component, added_program
-from gpuyard.testbed.machine import wait_for_component
-from gpuyard.testbed.record import Extras, Record
+from gpuyard.testbed.control_plane import CONTROLLER_MANAGER, Component, added_program
+from gpuyard.testbed.machine import say_more, wait_for_component
+from gpuyard.testbed.record import CONTROL, Extras, Record
 
 NAME: Final = "kwok"
 MARK: Final = "kwok.x-k8s.io/node"
@@ -19,6 +19,11 @@ POD_ADDRESSES: Final = "240.0.0.0/8"
 """Nobody can be reached there, and nobody else has it: the range is reserved."""
 READY_MS: Final = 300_000
 GPU: Final = "nvidia.com/gpu"
+LEASE_S: Final = 40
+"""Every node tells four times in this time that it lives."""
+GONE_AFTER_S: Final = 40
+"""Until a silent node is NotReady, once there are pretended ones: a thousand that had to be heard every few seconds
+would keep the API server busy with nothing else, and each that is late would cost it a dozen changes."""
 
 
 def component(record: Record) -> Component:
@@ -30,8 +35,14 @@ def component(record: Record) -> Component:
         f"--manage-nodes-with-annotation-selector={MARK}=fake",
         f"--node-ip={record.addresses.control}",
         f"--cidr={POD_ADDRESSES}",
+        f"--node-lease-duration-seconds={LEASE_S}",
     )
     return Component(NAME, command)
+
+
+def be_patient(record: Record) -> bool:
+    """Have the controllers wait as long as KWOK's nodes may be silent; whether they must be started anew for it."""
+    return say_more(record, CONTROL, CONTROLLER_MANAGER, f"--node-monitor-grace-period={GONE_AFTER_S}s")
 
 
 def make_nodes(api: Api, record: Record, extras: Extras) -> None:

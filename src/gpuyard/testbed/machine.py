@@ -35,6 +35,8 @@ SCRIPT: Final = "boot.sh"
 LOG: Final = "log"
 HOLD: Final = "hold"
 ENDED: Final = "ended"
+WORDS: Final = "words"
+"""Files with what components are told beyond their commands, read at every start."""
 NAMESPACES: Final = ("--mount", "--uts", "--net", "--pid")
 END_MS: Final = 20_000
 POLL_MS: Final = 20
@@ -196,6 +198,16 @@ def release_component(record: Record, machine: str, component: str) -> None:
             pipe.unlink(missing_ok=True)
         finally:
             os.close(handle)
+
+
+def say_more(record: Record, machine: str, component: str, words: str) -> bool:
+    """Words behind its command from its next start on; whether that is anything new."""
+    path = record.machine_folder(machine) / WORDS / component
+    if path.exists() and path.read_text(encoding="utf-8") == words:
+        return False
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(words, encoding="utf-8")
+    return True
 
 
 def refuse_what_does_not_stay(record: Record, machine: str, components: Iterable[str]) -> None:

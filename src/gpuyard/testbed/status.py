@@ -5,6 +5,7 @@ Place in the flow: record, processes, API server ─**status**─▶ cli. Nothin
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 import msgspec
@@ -53,6 +54,8 @@ class BedStatus(msgspec.Struct, frozen=True):
     name: str
     healthy: bool
     """It came up whole, every machine is on and Ready, every component runs."""
+    problems: tuple[str, ...]
+    """What is not so, each in a few words."""
     came_up: bool
     ready_after_ms: int
     url: str
@@ -68,10 +71,11 @@ class BedStatus(msgspec.Struct, frozen=True):
 def status_of(record: Record) -> BedStatus:
     nodes = _nodes(record)
     machines = tuple(_machine(record, name, nodes) for name in record.machine_names())
-    well = all(one.ready and all(component.state == RUNNING for component in one.components) for one in machines)
+    problems = tuple(problems_of(record, machines))
     return BedStatus(
         name=record.name,
-        healthy=record.ready and well,
+        healthy=not problems,
+        problems=problems,
         came_up=record.ready,
         ready_after_ms=record.ready_after_ms,
         url=server_url(record),
@@ -83,6 +87,18 @@ def status_of(record: Record) -> BedStatus:
         fake_nodes=len(set(nodes or {}) - set(record.node_names())),
         machines=machines,
     )
+
+
+def problems_of(record: Record, machines: Iterable[MachineStatus]) -> Iterator[str]:
+    if not record.ready:
+        yield "it did not come up whole"
+    for one in machines:
+        if not one.ready:
+            yield f"{one.name} is {'not ready' if one.on else 'off'}"
+        # Of one that is off nothing runs.
+        for component in one.components if one.on else ():
+            if component.state != RUNNING:
+                yield f"{component.name} of {one.name} is {component.state}"
 
 
 def _nodes(record: Record) -> dict[str, dict[str, Any]] | None:

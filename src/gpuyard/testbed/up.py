@@ -23,7 +23,7 @@ from gpuyard.testbed.api import Api, wait_until
 from gpuyard.testbed.bed import Bed, connect, node_is_ready, wait_booted
 from gpuyard.testbed.control_plane import API_SERVER, CONTROLLER_MANAGER, ETCD, SCHEDULER, control_components
 from gpuyard.testbed.down import tear_down
-from gpuyard.testbed.extras import add_extras, extra_components
+from gpuyard.testbed.extras import add_extras, extra_components, prepare_extras
 from gpuyard.testbed.golang import Tell
 from gpuyard.testbed.images import BUSYBOX, PAUSE, write_archive
 from gpuyard.testbed.limits import raise_limits
@@ -131,6 +131,7 @@ def bring_up_reserved(record: Record, extras: Extras, tell: Tell) -> Bed:
         wait_for_api_server(record, api)
         tell(f"API server   {credentials.server_url(record)}")
         objects.make(api)
+        prepare_extras(record, extras)
         release(record)
         wait_until(lambda: objects.accounts_are_there(api), "the first service account", timeout_ms=READY_MS)
         wait_for_nodes(record, api)

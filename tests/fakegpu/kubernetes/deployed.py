@@ -1,7 +1,7 @@
 """deploy/fakegpu in a real cluster: its own manifests, its own accounts, on real kubelets.
 
-Instead of the image, which needs a registry to be built, the containers use this machine's interpreter and this
-checkout, mounted from the nodes; nothing else of the manifests is different.
+Instead of the image, which takes minutes to be built (`test_image.py` does that), the containers use this machine's
+interpreter and this checkout, mounted from the nodes; nothing else of the manifests is different.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 import re
 import sys
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic, sleep
@@ -24,7 +24,8 @@ from gpuyard.fakegpu.launch import build_native
 from gpuyard.testbed.api import Api
 from gpuyard.testbed.bed import Bed
 from gpuyard.testbed.node_files import BUSYBOX_IMAGE
-from tests.kube import a_pod, eventually
+from tests.fakegpu.kubernetes.rig import forget_devices
+from tests.kube import a_pod, eventually, holds_now
 
 ROOT = Path(__file__).parents[3]
 MANIFESTS = ROOT / "deploy" / "fakegpu"
@@ -32,10 +33,9 @@ NAMESPACE = "gpuyard-fake"
 NODES = ("node-3", "node-4")
 HERE = "test.gpuyard.io/fake-gpus"
 """The label of the nodes these tests may use."""
-HOME = "/var/lib/kubelet/gpuyard-fake"
-"""Of all folders the nodes of a testbed have only the kubelet's for themselves."""
 GPU = "nvidia.com/gpu"
-SOON_S = 20.0
+SOON_S = 120.0
+READY_S = 240.0
 MAPS = f"/api/v1/namespaces/{NAMESPACE}/configmaps"
 
 
@@ -52,25 +52,16 @@ def overlay(folder: Path) -> Path:
         {"name": "PYTHONDONTWRITEBYTECODE", "value": "1"},
     ]
 
-    def patch(kind: str, name: str, container: dict[str, Any], own: list[dict[str, Any]]) -> dict[str, Any]:
-        whole = {"image": BUSYBOX_IMAGE, "imagePullPolicy": "Never", "command": command, **container}
-        whole["env"] = [*container.get("env", []), *variables]
-        whole["volumeMounts"] = [*container.get("volumeMounts", []), *mounts]
+    def patch(kind: str, name: str, container: str) -> dict[str, Any]:
+        image = {"image": BUSYBOX_IMAGE, "imagePullPolicy": "Never", "command": command}
+        whole = {"name": container, **image, "env": variables, "volumeMounts": mounts}
         pod = {"nodeSelector": {HERE: "yes"}, "terminationGracePeriodSeconds": 2, "dnsPolicy": "Default"}
-        template = {"spec": {**pod, "containers": [whole], "volumes": [*own, *volumes]}}
+        template = {"spec": {**pod, "containers": [whole], "volumes": volumes}}
         return {"apiVersion": "apps/v1", "kind": kind, "metadata": {"name": name}, "spec": {"template": template}}
 
-    node = {
-        "name": "node",
-        "env": [{"name": "GPUYARD_FAKE_HOME", "value": HOME}],
-        "volumeMounts": [
-            {"mountPath": "/var/lib/gpuyard-fake", "$patch": "delete"},
-            {"name": "home", "mountPath": HOME},
-        ],
-    }
     patches = [
-        patch("DaemonSet", "fake-gpus-node", node, [{"name": "home", "hostPath": {"path": HOME}}]),
-        patch("Deployment", "fake-gpus-updater", {"name": "updater"}, []),
+        patch("DaemonSet", "fake-gpus-node", "node"),
+        patch("Deployment", "fake-gpus-updater", "updater"),
     ]
     kustomization = {
         "apiVersion": "kustomize.config.k8s.io/v1beta1",
@@ -100,24 +91,37 @@ def host_paths() -> list[str]:
 
 @contextmanager
 def deployed(bed: Bed, api: Api, scratch: Path, configuration: str) -> Iterator[Deployed]:
-    """Until the end; nodes are then as they were."""
+    """On two nodes, from this checkout."""
     build_native(print)
     for node in NODES:
         bed.kubectl("label", "node", node, f"{HERE}=yes", "--overwrite")
-    folder = str(overlay(scratch))
     try:
-        must(bed, "apply", "--server-side", "--validate=strict", "-k", folder)
-        cluster = Deployed(bed, api)
-        cluster.configure(configuration)
-        cluster.wait_ready()
+        with applied(Deployed(bed, api, NODES, (sys.executable, "-m", "gpuyard")), overlay(scratch)) as cluster:
+            cluster.configure(configuration)
+            cluster.wait_ready()
+            yield cluster
+    finally:
+        for node in NODES:
+            bed.kubectl("label", "node", node, f"{HERE}-")
+
+
+@contextmanager
+def applied(cluster: Deployed, folder: Path) -> Iterator[Deployed]:
+    """Until the end; nodes are then as they were."""
+    bed = cluster.bed
+    # What was deployed before may still be going.
+    eventually(lambda: not cluster.api.answers(f"/api/v1/namespaces/{NAMESPACE}"), "the end of the namespace")
+    try:
+        must(bed, "apply", "--server-side", "--validate=strict", "-k", str(folder))
         yield cluster
     finally:
         # First who would put things back, then the rest, for which nobody has to wait.
         must(bed, "delete", "-n", NAMESPACE, "--cascade=foreground", "daemonset,deployment", "--all")
-        must(bed, "delete", "--ignore-not-found", "--wait=false", "-k", folder)
-        for node in NODES:
+        must(bed, "delete", "--ignore-not-found", "--wait=false", "-k", str(folder))
+        for node in cluster.nodes:
             strip(bed, node)
-            bed.kubectl("label", "node", node, f"{HERE}-", "gpuyard.io/gpu-pool-")
+            bed.kubectl("label", "node", node, "gpuyard.io/gpu-pool-")
+            forget_devices(bed, node)
 
 
 def strip(bed: Bed, node: str) -> None:
@@ -139,11 +143,13 @@ def must(bed: Bed, *words: str) -> str:
 
 
 class Deployed:
-    """The updater and two nodes' parts, running as pods."""
+    """The updater and the parts of some nodes, running as pods."""
 
-    def __init__(self, bed: Bed, api: Api) -> None:
+    def __init__(self, bed: Bed, api: Api, nodes: Sequence[str], program: tuple[str, ...]) -> None:
         self.bed = bed
         self.api = api
+        self.nodes = nodes
+        self._program = program
 
     def configure(self, text: str) -> None:
         """As a person does with kubectl apply."""
@@ -159,9 +165,10 @@ class Deployed:
         def ready() -> bool:
             found = [pod for pod in self.api.get(pods)["items"] if "deletionTimestamp" not in pod["metadata"]]
             conditions = [one for pod in found for one in pod["status"].get("conditions", ()) if one["type"] == "Ready"]
-            return len(found) == 3 and len(conditions) == 3 and all(one["status"] == "True" for one in conditions)
+            wanted = len(self.nodes) + 1
+            return len(found) == len(conditions) == wanted and all(one["status"] == "True" for one in conditions)
 
-        eventually(ready, "readiness of updater and node parts", 90)
+        eventually(ready, "readiness of updater and node parts", READY_S)
 
     # ------------------------------------------------------------------------------------------------------- looking
 
@@ -191,8 +198,7 @@ class Deployed:
     def status(self) -> dict[str, Any]:
         """The document in the ConfigMap."""
         text = self.api.get(f"{MAPS}/fake-gpus")["data"].get("status.yaml", "")
-        found = yaml.safe_load(text) if text else {}
-        return dict(found)
+        return dict(yaml.safe_load(text)) if text else {"nodes": {}}
 
     def written(self, node: str) -> dict[str, tuple[str, int]]:
         """The same as `shown`, of the ConfigMap."""
@@ -207,10 +213,9 @@ class Deployed:
         status = self.api.get(f"/api/v1/nodes/{node}")["status"]
         return status.get("capacity", {}).get(resource), status.get("allocatable", {}).get(resource)
 
-    @staticmethod
-    def command(*words: str) -> tuple[str, ...]:
+    def command(self, *words: str) -> tuple[str, ...]:
         """A command of ours, as the containers have it."""
-        return (sys.executable, "-m", "gpuyard", *words)
+        return (*self._program, *words)
 
     def logs(self, component: str, node: str = "") -> str:
         return must(self.bed, "logs", "-n", NAMESPACE, self.pod(component, node)["metadata"]["name"])
@@ -226,7 +231,7 @@ def holder(metrics: dict[str, Any]) -> str:
 
 
 def samples(exporter: str, metric: str) -> Iterator[tuple[dict[str, str], int]]:
-    with urllib.request.urlopen(exporter, timeout=5) as page:
+    with urllib.request.urlopen(exporter, timeout=20) as page:
         text = page.read().decode()
     for line in text.splitlines():
         if line.startswith(metric + "{"):
@@ -236,7 +241,7 @@ def samples(exporter: str, metric: str) -> Iterator[tuple[dict[str, str], int]]:
 def took_s(holds: Callable[[], bool], what: str, within_s: float = SOON_S) -> float:
     """How long it takes until it is so."""
     began = monotonic()
-    while not holds():
+    while not holds_now(holds):
         assert monotonic() - began < within_s, f"{what} did not happen within {within_s:g} s"
         sleep(0.02)
     return monotonic() - began

@@ -18,7 +18,7 @@ import grpc
 
 from gpuyard.fakegpu.kubernetes import deviceplugin_pb2 as pb
 
-SECONDS = 20.0
+SECONDS = 60.0
 SUPPORTED = "v1beta1"
 
 

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from gpuyard.errors import KubeSilentError
 from gpuyard.fakegpu.control import Break, Heal, Request, ask
 from gpuyard.testbed.api import Api
 from gpuyard.testbed.bed import Bed
 from gpuyard.testbed.node_files import BUSYBOX_IMAGE
 from tests.fakegpu.daemons import running
 from tests.fakegpu.kubernetes.plugins import Plugin, plugged
-from tests.kube import a_pod, eventually
+from tests.kube import SECONDS, a_pod, eventually
 
 GPU = "nvidia.com/gpu"
 PRODUCT = "T4"
 IDS = tuple(f"GPU-{number}" for number in range(8))
-SOON_S = 20.0
 
 
 def fleet(node: str, ids: Sequence[str] = IDS, product: str = PRODUCT) -> str:
@@ -68,7 +68,7 @@ class Rig:
         status = self.api.get(f"/api/v1/nodes/{self.node}")["status"]
         return int(status["capacity"].get(resource, -1)), int(status["allocatable"].get(resource, -1))
 
-    def has(self, capacity: int, allocatable: int, *, within_s: float = SOON_S, resource: str = GPU) -> None:
+    def has(self, capacity: int, allocatable: int, *, within_s: float = SECONDS, resource: str = GPU) -> None:
         wanted = (capacity, allocatable)
         eventually(lambda: self.counts(resource) == wanted, f"{wanted} {resource} on {self.node}", within_s)
 
@@ -84,7 +84,7 @@ class Rig:
         self.api.delete(pods, gracePeriodSeconds="0")
         eventually(lambda: not self.api.get(pods)["items"], "the end of all pods")
 
-    def runs(self, pods: str, name: str, within_s: float = SOON_S) -> None:
+    def runs(self, pods: str, name: str, within_s: float = SECONDS) -> None:
         eventually(lambda: self.phase(pods, name) == "Running", f"the start of {name}", within_s)
 
     def phase(self, pods: str, name: str) -> str:
@@ -108,6 +108,7 @@ def forget_devices(bed: Bed, node: str) -> None:
     for left in folder_of(bed, node).iterdir():
         left.unlink()
     bed.start("kubelet", node)
+    bed.wait_ready(node)
 
 
 def gpu_pod(
@@ -138,12 +139,13 @@ def rigged(bed: Bed, api: Api, node: str, root: Path, *options: str) -> Iterator
 
 
 def stays(holds: Callable[[], bool], for_s: float) -> bool:
-    """Whether it goes on being true for so long."""
+    """Whether it goes on being true for so long; an API server that says nothing does not say that it is not."""
     from time import monotonic, sleep
 
     until = monotonic() + for_s
     while monotonic() < until:
-        if not holds():
-            return False
+        with suppress(KubeSilentError):
+            if not holds():
+                return False
         sleep(0.1)
     return True

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 from collections.abc import Iterator
+from functools import partial
 from time import sleep
 from typing import Any
 
@@ -27,6 +28,7 @@ from gpuyard.testbed.record import Extras
 from tests.fakegpu.kubernetes.deployed import (
     GPU,
     MANIFESTS,
+    MAPS,
     NAMESPACE,
     NODES,
     Deployed,
@@ -57,8 +59,9 @@ pools:
 profiles:
   training: [{{time: 1h, utilization: 80}}, {{time: 1h, utilization: 0}}]
 """
+PREPARE = "until [ -e /done ]; do sleep 0.1; done"
 GONE_S = 60 if os.environ.get("GPUYARD_LONG") == "1" else 3
-SLOW_S = 8.0
+SLOW_S = 30.0
 """What takes two seconds at most (make bench-fake-kube holds it to that) takes longer beside other tests."""
 
 
@@ -151,7 +154,7 @@ def test_every_face_names_the_exact_container(cluster: Deployed, pods: str) -> N
         asking("one", 1),
         asking("two", 1),
         annotations={"gpuyard.io/gpu-profile.two": "[{utilization: 40}]"},
-        spec={"initContainers": [asking("prepare", 1, "sleep 4"), asking("beside", 1, restartPolicy="Always")]},
+        spec={"initContainers": [asking("prepare", 1, PREPARE), asking("beside", 1, restartPolicy="Always")]},
     )
     cluster.api.create(pods, pod)
     mine = f"{namespace_of(pods)}/multi"
@@ -162,6 +165,7 @@ def test_every_face_names_the_exact_container(cluster: Deployed, pods: str) -> N
 
     first = [("", 0), (f"{mine}/one", 0), (f"{mine}/prepare", 100), (f"{mine}/two", 0)]
     eventually(lambda: shown() == first, "the init container at work")
+    must(cluster.bed, "exec", "-n", namespace_of(pods), "multi", "-c", "prepare", "--", "touch", "/done")
     then = [("", 0), (f"{mine}/beside", 100), (f"{mine}/one", 100), (f"{mine}/two", 40)]
     eventually(lambda: shown() == then, "the containers at work")
     eventually(lambda: cluster.written(SECOND) == cluster.shown(exporter, SECOND), "the same in the ConfigMap")
@@ -248,6 +252,31 @@ def test_a_gpu_taken_out_while_it_is_held_stays_with_its_holder_and_nobody_else_
     eventually(lambda: cluster.gpus(FIRST) == ("2", "2"), "both GPUs back")
 
 
+def test_a_node_taken_out_has_no_gpus_any_more_but_for_those_that_are_held(cluster: Deployed, pods: str) -> None:
+    cluster.api.create(pods, gpu_pod("holder", FIRST))
+    exporter = cluster.exporter("node", FIRST)
+    mine = (f"{namespace_of(pods)}/holder/main", 100)
+    eventually(lambda: mine in cluster.shown(exporter, FIRST).values(), "the pod at work")
+    cluster.configure("pools: {fakes: {gpus: 2, product: T4}}")
+    for node in NODES:
+        eventually(lambda node=node: cluster.gpus(node) == ("0", "0"), f"no GPUs on {node}")
+        eventually(lambda node=node: "nvidia.com/gpu.count" not in cluster.labels(node), f"no labels on {node}")
+    assert list(cluster.shown(exporter, FIRST).values()) == [mine]
+    eventually(lambda: [*cluster.status()["nodes"]] == [FIRST], "only the node with a holder in the ConfigMap")
+    assert list(cluster.written(FIRST).values()) == [mine]
+    own = f"{MAPS}/fake-gpus-{FIRST}"
+    eventually(lambda: stays_as_it_is(cluster, own), "a ConfigMap that nobody fights over")
+    cluster.api.delete(f"{pods}/holder", gracePeriodSeconds="0")
+    eventually(lambda: cluster.status()["nodes"] in ({}, None), "an empty ConfigMap")
+    eventually(lambda: not cluster.api.answers(own), "the end of the node's own")
+
+
+def stays_as_it_is(cluster: Deployed, path: str) -> bool:
+    before = cluster.api.get(path)["metadata"]
+    sleep(2)
+    return bool(cluster.api.get(path)["metadata"]["uid"] == before["uid"])
+
+
 def test_a_renamed_node_keeps_its_gpus_until_the_name_is_right(cluster: Deployed, pods: str) -> None:
     cluster.api.create(pods, gpu_pod("lasting", FIRST))
     exporter = cluster.exporter("node", FIRST)
@@ -269,6 +298,8 @@ def test_without_the_api_server_everything_serves_on_and_it_is_told_once(cluster
     exporters = {node: cluster.exporter("node", node) for node in NODES}
     mine = (f"{namespace_of(pods)}/lasting/main", 100)
     eventually(lambda: mine in cluster.shown(exporters[FIRST], FIRST).values(), "the pod at work")
+    parts = (("updater", ""), ("node", FIRST), ("node", SECOND))
+    before = {part: cluster.logs(*part) for part in parts}
     cluster.bed.stop("kube-apiserver")
     try:
         sleep(GONE_S)
@@ -280,12 +311,18 @@ def test_without_the_api_server_everything_serves_on_and_it_is_told_once(cluster
     cluster.configure(CONFIGURATION.replace("gpus: 4", "gpus: 3"))
     eventually(lambda: cluster.gpus(SECOND) == ("3", "3"), "a change after the gap")
     eventually(lambda: cluster.labels(SECOND)["nvidia.com/gpu.count"] == "3", "its label")
-    for component, node in (("updater", ""), ("node", FIRST), ("node", SECOND)):
-        eventually(lambda: "the API server answers again" in cluster.logs(component, node), "word of its return")  # noqa: B023
-        said = cluster.logs(component, node)
+    for part, earlier in before.items():
+        back = partial(new_words, cluster, part, earlier)
+        eventually(lambda: "the API server answers again" in back(), "word of its return")  # noqa: B023
+        said = back()
         assert said.count("does not answer") == 1, said
         assert said.count("the API server answers again") == 1, said
         assert "refuses" not in said, said
+
+
+def new_words(cluster: Deployed, part: tuple[str, str], earlier: str) -> str:
+    """What a part has said since."""
+    return cluster.logs(*part).removeprefix(earlier)
 
 
 # ------------------------------------------------------------------------------------------------------- fake nodes

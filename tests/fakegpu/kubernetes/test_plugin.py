@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from time import monotonic
 
 import grpc
 import pytest
@@ -20,6 +19,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("device-plugin")]
 
 FLEET = "nodes: {{n: {{gpu-product: {product}, gpus: [{gpus}]}}}}\n"
 GPU = "nvidia.com/gpu"
+SOON_S = 60.0
 
 
 def fleet(*ids: str, product: str = "T4") -> str:
@@ -46,7 +46,7 @@ class Node:
     def begin(self) -> None:
         """With the GPUs GPU-0 to GPU-3, all well, and a kubelet that has just started."""
         self.file.write_text(fleet("GPU-0", "GPU-1", "GPU-2", "GPU-3"))
-        assert eventually(lambda: ask(self.home, Status(), DaemonStatus).gpu_count == 4, within_s=10)
+        assert eventually(lambda: ask(self.home, Status(), DaemonStatus).gpu_count == 4, within_s=SOON_S)
         self.tell(Heal("n", "all"))
         self.kubelet.restart()
         self.kubelet.until(lambda: len(self.kubelet.healthy()) == 4)
@@ -96,27 +96,28 @@ def test_what_the_kubelet_is_told(node: Node) -> None:
 def test_health_goes_both_ways(node: Node) -> None:
     for fault in ("xid:79", "ecc:uncorrected"):
         node.tell(Break("n", 1, fault))
-        node.kubelet.until(lambda: node.kubelet.shown()[GPU]["GPU-1"] == "Unhealthy", within_s=2)
+        node.kubelet.until(lambda: node.kubelet.shown()[GPU]["GPU-1"] == "Unhealthy")
         node.tell(Heal("n", 1))
-        node.kubelet.until(lambda: node.kubelet.shown()[GPU]["GPU-1"] == "Healthy", within_s=2)
+        node.kubelet.until(lambda: node.kubelet.shown()[GPU]["GPU-1"] == "Healthy")
     assert len(node.kubelet.registrations) == 1
 
 
 def test_a_changed_file_reaches_the_kubelet_and_nonsense_does_not(node: Node) -> None:
     node.file.write_text(fleet("GPU-0", "GPU-2", "GPU-new"))
-    node.kubelet.until(lambda: list(node.kubelet.shown()[GPU]) == ["GPU-0", "GPU-2", "GPU-new"], within_s=2)
-    assert node.said()[-1] == f"{GPU}: 3 devices; new: GPU-new; gone, and lost to whoever holds them: GPU-1, GPU-3"
+    node.kubelet.until(lambda: list(node.kubelet.shown()[GPU]) == ["GPU-0", "GPU-2", "GPU-new"])
+    told = f"{GPU}: 3 devices; new: GPU-new; no longer offered: GPU-1, GPU-3"
+    assert eventually(lambda: node.said()[-1:] == [told], within_s=SOON_S)
     node.file.write_text(fleet("GPU-0", product="T5"))
     lists = len(node.kubelet.clients[GPU].lists)
     with pytest.raises(AssertionError):
         node.kubelet.until(lambda: len(node.kubelet.clients[GPU].lists) > lists, within_s=1)
     node.file.write_text(fleet("GPU-0"))
-    node.kubelet.until(lambda: list(node.kubelet.shown()[GPU]) == ["GPU-0"], within_s=2)
+    node.kubelet.until(lambda: list(node.kubelet.shown()[GPU]) == ["GPU-0"])
 
 
 def test_a_node_that_is_renamed_in_the_file_keeps_its_devices(node: Node) -> None:
     node.file.write_text(fleet("GPU-0", "GPU-1").replace("{n:", "{m:"))
-    assert eventually(lambda: any('no machine is called "n"' in line for line in node.said()), within_s=10)
+    assert eventually(lambda: any('no machine is called "n"' in line for line in node.said()), within_s=SOON_S)
     assert len(node.kubelet.healthy()) == 4
     node.file.write_text(fleet("GPU-0", "GPU-1"))
     node.kubelet.until(lambda: len(node.kubelet.healthy()) == 2)
@@ -128,7 +129,6 @@ def test_a_kubelet_that_goes_away_for_long_finds_it_waiting(node: Node) -> None:
     assert not eventually(lambda: node.plugin.process.poll() is not None, within_s=1.5)
     node.kubelet.start()
     node.kubelet.until(lambda: len(node.kubelet.healthy()) == 4)
-    assert monotonic() - node.kubelet.started_at < 2
 
 
 def test_its_own_socket_may_be_taken_away(node: Node) -> None:
@@ -139,7 +139,7 @@ def test_its_own_socket_may_be_taken_away(node: Node) -> None:
 
 def test_a_kubelet_that_lets_go_is_asked_again(node: Node) -> None:
     node.kubelet.clients[GPU].close()
-    node.kubelet.until(lambda: len(node.kubelet.registrations) == 2, within_s=5)
+    node.kubelet.until(lambda: len(node.kubelet.registrations) == 2)
     node.kubelet.until(lambda: len(node.kubelet.healthy()) == 4)
 
 
@@ -164,7 +164,7 @@ def test_what_is_not_there_is_not_allocated(node: Node) -> None:
 
 def test_a_second_plugin_in_the_same_folder_waits(node: Node, tmp_path: Path) -> None:
     with plugged(tmp_path / "home", node.kubelet.folder, "--no-inject") as second:
-        assert eventually(lambda: any("another plugin of ours" in line for line in second.said()), within_s=20)
+        assert eventually(lambda: any("another plugin of ours" in line for line in second.said()), within_s=SOON_S)
     assert len(node.kubelet.registrations) == 1
 
 
@@ -173,7 +173,8 @@ def test_a_second_plugin_in_the_same_folder_waits(node: Node, tmp_path: Path) ->
 
 def test_while_it_hangs_nothing_is_answered_and_then_everything(node: Node) -> None:
     node.tell(Break("n", 0, "plugin:hang"))
-    assert eventually(lambda: hangs(node), within_s=5)
+    assert eventually(lambda: "as it was told to, the plugin hangs" in node.said(), within_s=SOON_S)
+    assert hangs(node)
     node.tell(Break("n", 1, "unhealthy"))
     assert len(node.kubelet.healthy()) == 4
     node.tell(Heal("n", 0))
@@ -191,10 +192,10 @@ def hangs(node: Node) -> bool:
 
 def test_one_gpu_is_refused_and_the_others_are_not(node: Node) -> None:
     node.tell(Break("n", 2, "plugin:fail-allocation", for_ms=60_000))
-    assert eventually(lambda: refused(node, "GPU-2"), within_s=5)
+    assert eventually(lambda: refused(node, "GPU-2"), within_s=SOON_S)
     assert not refused(node, "GPU-1")
     node.tell(Heal("n", 2))
-    assert eventually(lambda: not refused(node, "GPU-2"), within_s=5)
+    assert eventually(lambda: not refused(node, "GPU-2"), within_s=SOON_S)
 
 
 def refused(node: Node, id: str) -> bool:
@@ -207,7 +208,7 @@ def refused(node: Node, id: str) -> bool:
 
 def test_a_registration_that_fails_is_told_once_and_recovers(node: Node) -> None:
     node.tell(Break("n", 0, "plugin:fail-registration"))
-    assert eventually(lambda: len(node.kubelet.refused) >= 2, within_s=10)
+    assert eventually(lambda: len(node.kubelet.refused) >= 2, within_s=SOON_S)
     node.tell(Heal("n", 0))
     node.kubelet.until(lambda: len(node.kubelet.registrations) == 2)
     assert sum("version v0 is not supported" in line for line in node.said()) == 1
@@ -220,7 +221,7 @@ def test_without_the_model_what_was_offered_is_served_on(tmp_path: Path) -> None
     with a_node(tmp_path) as node:
         node.begin()
         ask(node.home, Shutdown(), int)
-        assert eventually(lambda: any("the model cannot be followed" in line for line in node.said()), within_s=10)
+        assert eventually(lambda: any("the model cannot be followed" in line for line in node.said()), within_s=SOON_S)
         node.kubelet.restart()
         node.kubelet.until(lambda: len(node.kubelet.healthy()) == 4)
         assert node.kubelet.allocate(["GPU-1"]).envs["NVIDIA_VISIBLE_DEVICES"] == "GPU-1"
@@ -249,7 +250,7 @@ def test_with_a_file_of_its_own_only_its_machine_is_modelled(tmp_path: Path) -> 
         file.write_text("{mig-strategy: mixed, pools: {a: {nodes: 3, gpus: 2, product: A100}}}")
         kubelet.until(lambda: kubelet.shown().get(GPU) and kubelet.shown()["nvidia.com/mig-1g.10gb"] == {})
         file.write_text("pools: {a: {nodes: 1, gpus: 2, product: A100}}")
-        assert eventually(lambda: any('no machine is called "a-2"' in line for line in plugin.said()), within_s=5)
+        assert eventually(lambda: any('no machine is called "a-2"' in line for line in plugin.said()), within_s=SOON_S)
         assert plugin.end() == 0
     kubelet.stop()
 

@@ -86,5 +86,5 @@ def test_a_log_says_what_has_changed() -> None:
     others = offer("nodes: {n: {gpu-product: T4, gpus: [{id: b}, {id: c}]}}", (1, "unhealthy"))
     other = others.resources["nvidia.com/gpu"]
     assert change((), two) == "2 devices"
-    assert change(two, other) == "2 devices; new: c; gone, and lost to whoever holds them: a; unhealthy: c"
+    assert change(two, other) == "2 devices; new: c; no longer offered: a; unhealthy: c"
     assert str(Failures(hanging=True, refused_gpus=frozenset({"b", "a"}))) == "hangs and refuses a, b"

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import yaml
 
@@ -14,16 +15,18 @@ from gpuyard.fakegpu.fleet import Fleet
 from gpuyard.fakegpu.kubernetes import statustexts
 from gpuyard.fakegpu.kubernetes.assign import Allocation
 from gpuyard.fakegpu.kubernetes.holdings import Holding
-from gpuyard.fakegpu.kubernetes.mapwriter import Wanted
+from gpuyard.fakegpu.kubernetes.mapwriter import NODE, ROLE, Wanted
 from gpuyard.fakegpu.kubernetes.names import MAX_NAME, Scope, map_of_node
+from gpuyard.fakegpu.kubernetes.objects import Metadata
 from gpuyard.fakegpu.kubernetes.picture import Picture
+from gpuyard.fakegpu.kubernetes.statusmap import document
 from gpuyard.fakegpu.kubernetes.statustexts import MOVES_AT_ONCE, StatusTexts
 from gpuyard.fakegpu.kubernetes.tenancy import Tenancy
 from gpuyard.fakegpu.profile import BUSY, Phase, Profile
 from gpuyard.fakegpu.publish import Publisher
 from gpuyard.fakegpu.reading import Holder
 from gpuyard.fakegpu.yard import Yard
-from gpuyard.kubeapi.follow import Changed, Listed
+from gpuyard.kubeapi.follow import Changed, Gone, Listed
 from tests.fakegpu.kubernetes.sights import a_map, a_node_object, a_pod_object
 
 MOVES = Profile((Phase(None, 10, 90),))
@@ -183,3 +186,30 @@ def test_no_two_nodes_share_a_config_map() -> None:
     assert len(set(names)) == 4
     assert all(len(name) <= MAX_NAME for name in names)
     assert names[-1] == "fake-gpus-n"
+
+
+def test_a_node_that_is_taken_out_stays_while_somebody_holds_its_gpus(scene: Callable[[int], Scene]) -> None:
+    """One without a kubelet, by our own word; one with a kubelet, by its part's word, as long as that pod is there."""
+    here = scene(2)
+    here.hold("a-1", "p")
+    here.update(*here.all_nodes())
+    here.tenancy.change(fleet_of("pools: {a: {nodes: 0, gpus: 2, product: T4}}"))
+    entry = (
+        here.texts._texts["a-1"]
+        .replace("a-1:", "n:")
+        .replace("pod: p", "pod: q")
+        .replace("namespace: ns", "namespace: default")
+    )
+    told = a_map("fake-gpus-n", **{"status.yaml": document("none", [entry])})
+    marked = {"labels": {ROLE: "node"}, "annotations": {NODE: "n"}}
+    told = msgspec.structs.replace(told, metadata=msgspec.convert({"name": "fake-gpus-n", **marked}, Metadata))
+    here.picture.take_node(Changed(a_node_object("n")))
+    here.picture.take_map(Changed(told))
+    here.picture.take_pod(Changed(a_pod_object("q")))
+    here.update("a-1", told=("fake-gpus-n",), without=("a-1", "a-2"))
+    assert sorted(here.document()["nodes"]) == ["a-1", "n"]
+    assert here.maps.removed == set()
+    here.picture.take_pod(Gone(a_pod_object("q")))
+    here.update(without=("a-1", "a-2"))
+    assert sorted(here.document()["nodes"]) == ["a-1"]
+    assert here.maps.removed == {"fake-gpus-n"}

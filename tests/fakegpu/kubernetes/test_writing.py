@@ -26,7 +26,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writing, "MOST_RETRY_MS", 2)
 
 
-async def until_idle(work: Writing, within_s: float = 10) -> None:
+async def until_idle(work: Writing, within_s: float = 60) -> None:
     async with asyncio.timeout(within_s):
         while not work.is_idle:
             await asyncio.sleep(0.005)
@@ -113,7 +113,7 @@ def test_a_patch_that_does_not_last_is_applied_more_and_more_slowly_and_told_onc
     said: list[str] = []
     patch = Patch({"metadata": {"labels": {"a": "1"}}}, "", "the same")
     count = node_answers([patch], 40, Script(Answer(200, {"metadata": {"name": "n"}})), said)
-    assert 5 <= count <= 10, "0.8 s, and a pause that is doubled from 10 ms on"
+    assert 5 <= count <= 14, "0.8 s, or more where others are busy, and a pause that is doubled from 10 ms on"
     assert len([line for line in said if "keeps changing" in line]) == 1
 
 
@@ -200,16 +200,18 @@ def test_what_somebody_else_writes_there_is_put_right() -> None:
 
 def test_a_news_is_written_at_once_and_a_mere_movement_at_leisure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mapwriter, "PAUSE_MS", 1)
-    monkeypatch.setattr(mapwriter, "LEISURE_MS", 300)
+    monkeypatch.setattr(mapwriter, "LEISURE_MS", 2_000)
 
-    async def do(maps: MapWriter, _: Picture) -> None:
+    async def do(maps: MapWriter, picture: Picture) -> None:
         maps.want("mine", Wanted("one"))
         await until_idle(maps.writing)
         for number in range(5):
             maps.want("mine", Wanted(f"moved {number}"), at_leisure=True)
             await asyncio.sleep(0.01)
         maps.want("mine", Wanted("news"))
-        await asyncio.sleep(0.1)
+        async with asyncio.timeout(60):
+            while (picture.maps["mine"].data or {}).get("status.yaml") != "news":
+                await asyncio.sleep(0.01)
         maps.want("mine", Wanted("moved again"), at_leisure=True)
         await until_idle(maps.writing)
 

@@ -232,7 +232,7 @@ class NodePart:
         """Who holds what at once; what only goes up and down at leisure."""
         name = map_of_node(self._scope, self._node)
         if self._node not in self._tenancy.names:
-            self._maps.forget(name)
+            self._give_up(name)
             return
         reading = self._tenancy.reading(self._node)
         devices = tuple((device.uuid, device.memory_total_bytes, device.health) for device in reading.devices)
@@ -243,6 +243,13 @@ class NodePart:
         self._maps.want(name, Wanted(text, self._node), at_leisure=not self._is_news)
         self._is_news = False
         self._maps.look(taken(self._own.maps_changed))
+
+    def _give_up(self, name: str) -> None:
+        """The ConfigMap says that nothing is held here any more; then it is the updater's to take away."""
+        if name in self._own.maps:
+            self._maps.want(name, Wanted(document(self._configuration.mig_strategy, []), self._node))
+        else:
+            self._maps.forget(name)
 
     # ------------------------------------------------------------------------------------------------------- reporting
 

@@ -56,6 +56,8 @@ class PluginSettings(msgspec.Struct, frozen=True):
     folder: Path = PLUGIN_DIR
     inject: bool = True
     numa: bool = False
+    alone: bool = False
+    """The model has this machine or none at all: where it has none, that is meant, and nothing is offered any more."""
 
 
 class Troubles:
@@ -107,7 +109,7 @@ class DevicePlugin:
     async def _look_at_model(self) -> None:
         try:
             machine = await self._machine()
-            offer = offer_of(machine)
+            offer = offer_of(machine) if machine else Offer(self._node or "", {})
         except GpuyardError as error:
             served_on = "\n  what was offered before is served on" if self._offer else ""
             self._troubles.begins("model", f"the model cannot be followed: {error}{served_on}")
@@ -116,9 +118,11 @@ class DevicePlugin:
         self._node = offer.node
         self._show(offer)
 
-    async def _machine(self) -> MachineStatus:
-        home = self._settings.home
-        status = await asked(home, Status(self._node, limit=1), DaemonStatus)
+    async def _machine(self) -> MachineStatus | None:
+        home, alone = self._settings.home, self._settings.alone
+        status = await asked(home, Status(None if alone else self._node, limit=1), DaemonStatus)
+        if alone and not status.machines:
+            return None
         if not status.machines:
             raise FakeGpuError("the fleet has no machine", fix="put some into its file")
         machine = status.machines[0]

@@ -80,7 +80,7 @@ def change(before: Devices, after: Devices) -> str:
     old, new = {device.id for device in before}, {device.id for device in after}
     parts = {
         "new": [device.id for device in after if device.id not in old] if before else [],
-        "gone, and lost to whoever holds them": [device.id for device in before if device.id not in new],
+        "no longer offered": [device.id for device in before if device.id not in new],
         "unhealthy": [device.id for device in after if not device.healthy],
     }
     told = (f"; {what}: {', '.join(ids)}" for what, ids in parts.items() if ids)

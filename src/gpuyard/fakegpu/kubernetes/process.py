@@ -59,7 +59,7 @@ def run_node(settings: Settings, where: Where, node: NodeSettings, plugin: Plugi
     refuse_second(settings.home)
     own = msgspec.structs.replace(settings, only=node.node)
     part = _Closing(where, lambda client: NodePart(client, where.scope, node, say))
-    daemon.run(own, NOBODY, [part, PluginCompanion(plugin)])
+    daemon.run(own, NOBODY, [part, PluginCompanion(msgspec.structs.replace(plugin, alone=True))])
 
 
 def look(where: Where) -> ClusterView:

@@ -14,6 +14,7 @@ from gpuyard.fakegpu.kubernetes.assign import Allocation
 from gpuyard.fakegpu.kubernetes.configuration import STATUS_KEY
 from gpuyard.fakegpu.kubernetes.mapwriter import NODE, ROLE, MapWriter, Wanted
 from gpuyard.fakegpu.kubernetes.names import Scope, map_of_node
+from gpuyard.fakegpu.kubernetes.objects import ConfigMap
 from gpuyard.fakegpu.kubernetes.picture import Picture
 from gpuyard.fakegpu.kubernetes.restored import restored
 from gpuyard.fakegpu.kubernetes.statusmap import MAX_GPUS_IN_ONE, document, holders_in, node_entries, node_text
@@ -46,8 +47,9 @@ class StatusTexts:
         fresh = [name for name in changed if name not in self._texts and not fakes.held(name)]
         moved = self._oldest(fakes.moving.difference(changed))
         self._render(strategy, fakes, [*changed, *moved])
-        ours = tuple(name for name in machines if name in self._picture.nodes)
-        gpus = sum(len(machines[name].gpus) for name in ours)
+        configured = [name for name in machines if name in self._picture.nodes]
+        gpus = sum(len(machines[name].gpus) for name in configured)
+        ours = (*configured, *self._left_over(machines, fakes))
         of_nodes = [name for name in told if name != self._scope.config_map]
         frame, self._frame = self._frame, (strategy, ours, gpus)
         at_rest = not changed and not of_nodes and frame == self._frame
@@ -60,6 +62,21 @@ class StatusTexts:
             # A thousand new nodes need their GPUs first; that nobody holds them yet can wait.
             self._want_each(strategy, moved.union(fresh))
         self._clean_up(set(ours), in_one=gpus <= MAX_GPUS_IN_ONE)
+
+    def _left_over(self, machines: Mapping[str, MachineSpec], fakes: Tenancy) -> list[str]:
+        """Nodes that are no longer configured, and on which somebody still holds a GPU."""
+        told = (
+            node
+            for there in self._picture.maps.values()
+            if (node := _node_of(there)) and node not in machines and self._is_held(node, there)
+        )
+        return sorted({*told, *(name for name in fakes.names if name not in machines and fakes.held(name))})
+
+    def _is_held(self, node: str, there: ConfigMap) -> bool:
+        """Whether a pod that the node's part names is still there."""
+        pods = {pod.key for pod in self._picture.on_node.get(node, {}).values()}
+        holders = holders_in((there.data or {}).get(STATUS_KEY, "")).get(node, []) if pods else []
+        return any((each.holder.namespace, each.holder.pod) in pods for each in holders)
 
     def _render(self, strategy: str, fakes: Tenancy, names: Collection[str]) -> None:
         for name in self._texts.keys() - fakes.names:
@@ -90,7 +107,7 @@ class StatusTexts:
         for name, there in self._picture.maps.items():
             if (there.metadata.labels or {}).get(ROLE) is None:
                 continue
-            node = (there.metadata.annotations or {}).get(NODE, "")
+            node = _node_of(there)
             if node not in ours or (in_one and node in self._texts):
                 self._maps.remove(name)
 
@@ -115,3 +132,9 @@ class StatusTexts:
             if len(found) == MOVES_AT_ONCE:
                 break
         return found
+
+
+def _node_of(there: ConfigMap) -> str:
+    """Of which node a ConfigMap of ours is; empty for all others."""
+    is_ours = (there.metadata.labels or {}).get(ROLE) is not None
+    return (there.metadata.annotations or {}).get(NODE, "") if is_ours else ""
