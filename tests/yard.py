@@ -23,7 +23,7 @@ from gpuyard.sdk.client import Client
 from tests.cells import remove_cells
 from tests.ports import free_ports
 
-START_S = 60.0
+START_S = 120.0
 ROOT = Path(__file__).parent.parent
 
 
@@ -166,7 +166,7 @@ def running_yard(folder: Path, *options: str) -> Iterator[Yard]:
         yard.stop()
 
 
-def wait_for(condition: Callable[[], Any], limit_s: float = 30.0, why: Callable[[], str] = lambda: "") -> Any:
+def wait_for(condition: Callable[[], Any], limit_s: float = 60.0, why: Callable[[], str] = lambda: "") -> Any:
     """What the condition says once it is true; errors on the way count as not yet."""
     until = time.monotonic() + limit_s
     problem: Exception | None = None

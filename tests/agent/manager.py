@@ -38,7 +38,7 @@ from gpuyard.wire.agents import (
 )
 from tests.agent.certificates import Authority
 
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 PIECE_BYTES = 1_000
 
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from pathlib import Path
 from time import time
+from typing import cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuyard.agent import attempts, process_runtime, records
+from gpuyard.agent.daemon import low_disk
 from gpuyard.agent.home import Home, folder_name, incarnation, job_folder_name, prepare
 from gpuyard.agent.records import Record, record
 from gpuyard.agent.supervisor import files, task
@@ -143,3 +146,37 @@ def test_a_supervisor_claims_a_folder_once_and_then_the_agent_does_not_drop_it(
     assert not attempts.drop_unstarted(attempt)
     assert attempt.folder.exists()
     os.close(lock)
+
+
+class Seen:
+    """An attempt that is looked at, or cannot be."""
+
+    def __init__(self, error: OSError | None = None) -> None:
+        self.error, self.looked = error, 0
+
+    def look(self) -> None:
+        self.looked += 1
+        if self.error is not None:
+            raise self.error
+
+
+def test_an_ending_that_cannot_be_written_keeps_nobody_else_from_being_seen() -> None:
+    """On a full disk every session ended with it, and with the sessions all leases."""
+    full, other = Seen(OSError(errno.ENOSPC, "No space left on device")), Seen()
+    runtime = process_runtime.ProcessRuntime.__new__(process_runtime.ProcessRuntime)
+    ids = AttemptId("1", 0, 1), AttemptId("2", 0, 1)
+    runtime._attempts = cast("dict[AttemptId, attempts.Attempt]", dict(zip(ids, (full, other), strict=True)))
+    runtime.trouble = ""
+    runtime.refresh()
+    assert (full.looked, other.looked) == (1, 1)
+    assert "cannot write its state" in runtime.trouble
+
+
+def test_how_little_room_is_left_is_told_in_few_steps() -> None:
+    """Each step is an entry of the manager's log: by the MiB, they filled the disk they told of."""
+    told = [low_disk(mib << 20) for mib in range(1024)]
+    assert len(set(told)) == 3
+    assert (told[0], told[-1]) == (
+        "less than 64 MiB are free where the agent keeps its state and logs",
+        "",
+    )

@@ -102,12 +102,12 @@ def test_a_job_file_with_a_mistake_is_told_with_line_and_column(yard: Yard) -> N
 
 
 def test_ctrl_c_lets_go_of_a_job_and_does_not_end_it(yard: Yard) -> None:
-    following = yard.start("run", "--gpus", "1", "--", "sh", "-c", "echo up; sleep 30; echo down")
+    following = yard.start("run", "--gpus", "1", "--", "sh", "-c", "echo up; sleep 600; echo down")
     try:
         assert following.stdout is not None
         assert following.stdout.readline() == "up\n"
         following.send_signal(signal.SIGINT)
-        _, talk = following.communicate(timeout=20)
+        _, talk = following.communicate(timeout=60)
     finally:
         following.kill()
     assert following.returncode == 130
@@ -118,8 +118,9 @@ def test_ctrl_c_lets_go_of_a_job_and_does_not_end_it(yard: Yard) -> None:
 
 
 def test_logs_are_followed_until_time_is_up(yard: Yard) -> None:
-    job = yard.submit("--gpus", "1", "--", "sh", "-c", "echo one; sleep 30")
-    result = yard.run("logs", "-f", job, "--timeout", "3s", check=124)
+    job = yard.submit("--gpus", "1", "--", "sh", "-c", "echo one; sleep 600")
+    wait_for(lambda: yard.run("logs", job).stdout)
+    result = yard.run("logs", "-f", job, "--timeout", "5s", check=124)
     assert result.stdout == "one\n"
     assert yard.run("logs", job, "--tail", "1").stdout == "one\n"
     yard.run("cancel", job)

@@ -148,3 +148,16 @@ def test_where_teams_would_share_a_user_a_machine_is_taken_only_if_that_was_acce
     if isinstance(answer, Refused):
         assert answer.again
         assert "--accept-shared-user" in answer.why
+
+
+def test_who_has_a_certificate_of_one_machine_cannot_speak_for_another(pair: Pair) -> None:
+    manager = Listener()
+    manager.state.nodes = {name: NodeRecord(name, 0, fingerprint=fingerprint_of(pair.certificate)) for name in "ab"}
+
+    async def messages() -> AsyncIterator[bytes]:
+        yield encode(Hello("b", "incarnation", "boot", "0", MachineFacts()))
+
+    (answer,) = asyncio.run(first_answers(Door(cast(AgentsPort, manager)), messages(), pair))
+    assert isinstance(answer, Refused)
+    assert answer.why == 'the certificate is of machine "a", not of "b"'
+    assert manager.began == []

@@ -107,6 +107,9 @@ def kill_at_random(folder: Path, record: Path, times: int, options: list[str]) -
         submitter = Submitter(yard, record, seed)
         submitter.start()
         for number in range(times):
+            # However slow the machine: each time something is under way that was acknowledged since the last.
+            before = len(submitter.acknowledged)
+            wait_for(lambda count=before: len(submitter.acknowledged) > count, 120)  # type: ignore[misc]
             time.sleep(chance.uniform(0.1, 0.8))
             if chance.random() < 0.4 and number:
                 yard.kill_agent()
@@ -128,7 +131,7 @@ def finish(yard: Yard, acknowledged: list[str]) -> None:
             states = {job.id: job.state for job in client.jobs()}
             return [f"{id}: {states.get(id, 'unknown')}" for id in acknowledged if states.get(id) not in over]
 
-        wait_for(lambda: not left(), 120, lambda: f"{len(left())} not over: {left()[:10]}")
+        wait_for(lambda: not left(), 300, lambda: f"{len(left())} not over: {left()[:10]}")
         assert [job.id for job in client.jobs() if job.state != "succeeded"] == []
 
 

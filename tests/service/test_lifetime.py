@@ -14,13 +14,18 @@ from tests.yard import Yard, open_folder, running_yard, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("yard")]
 
-GONE_S = 10.0
+GONE_S = 60.0
 POLITE = 'trap "echo saved > {file}; exit 0" TERM; echo up; while true; do sleep 0.1; done'
 
 
-def run_job(client: Client, command: str, *, until: str = "running") -> str:
+def until(gate: Path) -> str:
+    """A command that goes on until that file is there: however long the test takes, it runs till then."""
+    return f"until [ -e {gate} ]; do sleep 0.1; done"
+
+
+def run_job(client: Client, command: str, *, state: str = "running") -> str:
     job = client.submit_job(JobRequest(command=command, gpus=1)).jobs[0].id
-    wait_for(lambda: client.get_job(job).state == until)
+    wait_for(lambda: client.get_job(job).state == state, 60)
     return job
 
 
@@ -55,9 +60,10 @@ def test_down_with_jobs_ends_them_politely_and_leaves_nobody() -> None:
 def test_down_leaves_jobs_and_their_gpus_until_they_end() -> None:
     with open_folder() as folder, running_yard(folder, "--fake-gpus", "2") as yard:
         with yard.ready() as client:
-            run_job(client, "sleep 3")
+            run_job(client, until(folder / "gate"))
         told = yard.gpuyard("down").stderr
         assert "1 task runs on; it ends within" in told
+        (folder / "gate").touch()
         wait_for(lambda: not any("supervisor-" in words for words in described(yard.everyone())), GONE_S)
         assert "fake GPUs  ended" in yard.gpuyard("down").stderr
         nobody_is_left(yard)
@@ -74,7 +80,7 @@ def end(yard: Yard, number: signal.Signals) -> str:
 def test_ctrl_c_ends_everything_where_nothing_runs() -> None:
     with open_folder() as folder, running_yard(folder, "--fake-gpus", "2") as yard:
         with yard.ready() as client:
-            run_job(client, "true", until="succeeded")
+            run_job(client, "true", state="succeeded")
         said = end(yard, signal.SIGINT)
         assert "agent      ended" in said
         assert "on; " not in said
@@ -90,11 +96,12 @@ def test_ctrl_c_before_the_machine_is_ready_leaves_nobody() -> None:
 def test_jobs_that_run_at_the_end_are_told_of_and_found_again() -> None:
     with open_folder() as folder, running_yard(folder, "--fake-gpus", "2") as yard:
         with yard.ready() as client:
-            job = run_job(client, "sleep 8; echo through")
+            job = run_job(client, f"{until(folder / 'gate')}; echo through")
         assert "1 job runs on; it ends within 60 s unless gpuyard comes back" in end(yard, signal.SIGTERM)
         yard.start()
         with yard.ready() as client:
-            wait_for(lambda: client.get_job(job).state == "succeeded")
+            (folder / "gate").touch()
+            wait_for(lambda: client.get_job(job).state == "succeeded", 60)
             assert b"".join(client.logs(job)) == b"through\n"
 
 

@@ -162,11 +162,14 @@ def test_hold_release_suspend_resume_and_requeue_do_what_they_say(yard: Yard) ->
 
 
 def test_running_jobs_are_found_again_after_a_restart(yard: Yard) -> None:
-    job = submit(yard, "--team", "vision", "--gpus", "1", "--", "sh", "-c", "echo once; sleep 4; echo end")
+    gate = yard.home.parent / "gate"
+    script = f"echo once; until [ -e {gate} ]; do sleep 0.1; done; echo end"
+    job = submit(yard, "--team", "vision", "--gpus", "1", "--", "sh", "-c", script)
     wait_for(lambda: state_of(yard, job) == "running")
     yard.kill_manager()
     yard.kill_agent()
     yard.start()
+    gate.touch()
     wait_for(lambda: state_of(yard, job) == "succeeded", 60)
     assert yard.gpuyard("logs", job).stdout.split() == ["once", "end"]
     assert restarts_of(yard, job) == 0
@@ -180,7 +183,7 @@ def test_state_and_logs_are_closed_to_others(yard: Yard) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root: jobs run as other users")
 def test_jobs_of_two_teams_cannot_read_each_others_folders(yard: Yard) -> None:
-    first = submit(yard, "--team", "vision", "--gpus", "0", "--", "sh", "-c", "echo secret > mine; pwd; sleep 20")
+    first = submit(yard, "--team", "vision", "--gpus", "0", "--", "sh", "-c", "echo secret > mine; pwd; sleep 600")
     wait_for(lambda: yard.gpuyard("logs", first).stdout.strip())
     folder = yard.gpuyard("logs", first).stdout.strip()
     look = f"id -u; cat {folder}/mine; ls {folder}"

@@ -77,7 +77,8 @@ async def _say(call: grpc.aio.StreamStreamCall[AgentMessage, ManagerMessage], ta
         try:
             await call.write(message)
         except asyncio.InvalidStateError:
-            return  # The call has just ended; why is heard by the other part.
+            # The call has just ended; why is heard by the other part.
+            await asyncio.Event().wait()
 
 
 async def _hear(call: grpc.aio.StreamStreamCall[AgentMessage, ManagerMessage], talk: Talk) -> None:

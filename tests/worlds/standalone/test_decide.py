@@ -8,11 +8,12 @@ from gpuyard.errors import RefusedError
 from gpuyard.model.jobs import TaskGroup, on_nodes
 from gpuyard.model.queues import Queue
 from gpuyard.model.work import OnNodeLost
-from gpuyard.wire.access import Grant, Role
+from gpuyard.wire.access import Grant, Role, Scope
 from gpuyard.worlds.standalone.decide import decide
 from gpuyard.worlds.standalone.events import TeamsSet, UserSet
 from gpuyard.worlds.standalone.intents import (
     AdmitNode,
+    CreateToken,
     DeclareLost,
     DrainNode,
     LabelNode,
@@ -224,3 +225,13 @@ def test_a_request_with_a_known_key_leads_to_the_same_jobs_and_never_to_others()
     with pytest.raises(RefusedError) as error:
         submitted_before(yard.state, "ann/key", "another print")
     assert error.value.reason == "KeyReused"
+
+
+def test_of_two_machines_that_show_the_same_token_at_the_same_moment_one_joins() -> None:
+    yard = Yard()
+    yard.do(SetUser("ann", (Grant(Role.ADMIN),)))
+    yard.do(CreateToken("t1", "join", "ann", "digest", Scope.JOIN, yard.now_ms + 1))
+    yard.do(AdmitNode("c", "certificate of c", "t1"))
+    refused(yard, AdmitNode("d", "certificate of d", "t1"), "SignInNeeded")
+    refused(yard, AdmitNode("d", "certificate of d", "unknown"), "SignInNeeded")
+    assert "d" not in yard.state.nodes

@@ -329,6 +329,7 @@ def _nodes(state: State, intent: Intent, now_ms: int) -> Iterator[Event]:
                     fix="give this one another name (--node), or remove the other: gpuyard node remove",
                 )
             if token:
+                _check_unused(state, token)
                 yield TokenUsed(token)
             yield NodeJoined(name, fingerprint)
         case DrainNode(name, revision):
@@ -366,6 +367,13 @@ def _nodes(state: State, intent: Intent, now_ms: int) -> Iterator[Event]:
                 fix = f"gpuyard node {'declare-lost' if node.lost else 'drain'} {name}"
                 raise RefusedError("NodeBusy", what, fix=fix)
             yield NodeRemoved(name)
+
+
+def _check_unused(state: State, token: str) -> None:
+    """Asked again here: of two who show it at the same moment, both were let in."""
+    record = state.tokens.get(token)
+    if record is None or record.used or record.revoked:
+        raise RefusedError("SignInNeeded", "the token to join with was used", fix="get another: gpuyard node token")
 
 
 def _drained(state: State, name: str) -> Iterator[Event]:
