@@ -100,6 +100,25 @@ def test_an_array_is_waited_for_by_its_number_also_when_it_is_over(yard: Yard) -
     assert f"{array} is an array of 3 jobs" in told
 
 
+def test_an_elastic_job_grows_where_it_runs_and_shrinks_by_the_way_that_is_told(yard: Yard) -> None:
+    job = yard.submit("--gpus", "0", "--elastic", "1-2", "--grace", "1s", "--", "sleep", "60")
+
+    def running_tasks() -> int:
+        return int(json.loads(yard.run("get", job, "-o", "json").stdout)["running_tasks"])
+
+    wait_for(lambda: running_tasks() == 2)
+    yard.run("scale", job, "3")
+    wait_for(lambda: running_tasks() == 3)
+    refused = yard.run("scale", job, "1", check=5).stderr
+    assert "suspend the job, scale it, and resume it" in refused
+    yard.run("suspend", job)
+    yard.until(job, "suspended")
+    yard.run("scale", job, "1")
+    yard.run("resume", job)
+    wait_for(lambda: running_tasks() == 1)
+    yard.run("cancel", job)
+
+
 def test_logs_are_shown_from_a_moment_on(yard: Yard) -> None:
     go = yard.home.parent / "go"
     job = yard.submit("--gpus", "0", "--", "sh", "-c", f"echo early; until [ -e {go} ]; do sleep 0.1; done; echo late")
