@@ -11,7 +11,9 @@ import pty
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 
 import pytest
 
@@ -76,6 +78,61 @@ def test_an_array_waits_its_turn_and_can_be_cancelled_as_one(yard: Yard) -> None
     array = ids[0].partition("_")[0]
     assert yard.run("cancel", array, "-o", "name").stdout.splitlines() == ids
     yard.run("wait", *ids, check=103)
+
+
+def test_a_submission_is_tried_and_nothing_is_submitted(yard: Yard) -> None:
+    before = yard.run("ls", "-a", "-o", "name").stdout
+    said = yard.run("submit", "--dry-run", "--gpus", "1", "--name", "tried", "--", "true").stdout.splitlines()
+    assert said[0] == "would submit a job (tried) for team default: 1 GPU, priority 50"
+    assert " starts 1 task on " in said[1]
+    many = yard.run("submit", "--dry-run", "--gpus", "0", "--array", "0-2", "--", "true").stdout
+    assert many.startswith("would submit 3 jobs for team default: 0 GPUs")
+    assert yard.run("ls", "-a", "-o", "name").stdout == before
+
+
+def test_an_array_is_waited_for_by_its_number_also_when_it_is_over(yard: Yard) -> None:
+    ids = yard.submit("--gpus", "0", "--array", "0-2", "--", "sh", "-c", "exit $GPUYARD_ARRAY_INDEX").splitlines()
+    array = ids[0].partition("_")[0]
+    for _ in range(2):
+        told = yard.run("wait", array, check=1).stderr
+        assert f"job {ids[2]} failed with exit code 2" in told
+    told = yard.run("get", array, check=3).stderr
+    assert f"{array} is an array of 3 jobs" in told
+
+
+def test_an_elastic_job_grows_where_it_runs_and_shrinks_by_the_way_that_is_told(yard: Yard) -> None:
+    job = yard.submit("--gpus", "0", "--elastic", "1-2", "--grace", "1s", "--", "sleep", "60")
+
+    def running_tasks() -> int:
+        return int(json.loads(yard.run("get", job, "-o", "json").stdout)["running_tasks"])
+
+    wait_for(lambda: running_tasks() == 2)
+    yard.run("scale", job, "3")
+    wait_for(lambda: running_tasks() == 3)
+    refused = yard.run("scale", job, "1", check=5).stderr
+    assert "suspend the job, scale it, and resume it" in refused
+    yard.run("suspend", job)
+    yard.until(job, "suspended")
+    yard.run("scale", job, "1")
+    yard.run("resume", job)
+    wait_for(lambda: running_tasks() == 1)
+    yard.run("cancel", job)
+
+
+def test_logs_are_shown_from_a_moment_on(yard: Yard) -> None:
+    go = yard.home.parent / "go"
+    job = yard.submit("--gpus", "0", "--", "sh", "-c", f"echo early; until [ -e {go} ]; do sleep 0.1; done; echo late")
+    wait_for(lambda: yard.run("logs", job, check=None).stdout == "early\n")
+    # What was said within the second before is shown, too.
+    time.sleep(2.5)
+    since = datetime.now(UTC).isoformat()
+    go.touch()
+    yard.until(job, "succeeded")
+    assert yard.run("logs", job).stdout == "early\nlate\n"
+    assert yard.run("logs", job, "--since", since).stdout == "late\n"
+    assert yard.run("logs", job, "--since", "1h", "--tail", "1").stdout == "late\n"
+    assert yard.run("logs", "-f", job, "--since", since).stdout == "late\n"
+    assert "since" in yard.run("logs", job, "--since", "soon", check=2).stderr
 
 
 def test_a_waiting_job_is_explained_and_a_hopeless_one_refused(yard: Yard) -> None:

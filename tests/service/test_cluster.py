@@ -200,6 +200,8 @@ def test_use_is_told_in_gpu_hours_with_what_was_wasted_and_why() -> None:
             ),
         ),
     ]
+    jobs = [DailySum("2026-11-16", "vision", "ann", job, "held", "", 1) for job in ("10", "9", "6_10", "6_9", "")]
+    assert [row.job for row in usage_rows(jobs, ("job",))] == ["", "6_9", "6_10", "9", "10"]
     assert [(row.day, row.user) for row in usage_rows(sums, ("day", "user"))] == [
         ("2026-11-15", "max"),
         ("2026-11-16", ""),

@@ -159,6 +159,9 @@ requeue = _verb("requeue", "Stop running jobs politely and let them wait for the
 def scale(session: Session, job: str, tasks: str, if_revision: int | None, dry_run: bool, output: str | None) -> None:
     """Give an elastic job other bounds for its tasks: the most, or the least and the most.
 
+    It grows as soon as there is room. Tasks that run are not taken away: to shrink it below those, suspend it, scale
+    it, and resume it.
+
     \b
     gpuyard scale 17 8
     gpuyard scale train 2-16

@@ -153,7 +153,7 @@ KINDS: Final[dict[ProblemReason, Kind]] = {
     _R.KEY_REUSED: Kind(409, "The key was used for another request", "Take a new Idempotency-Key."),
     _R.WRONG_STATE: Kind(409, "Not in this state", "The job, machine or token is past or before that."),
     _R.NOT_ELASTIC: Kind(409, "The job cannot be scaled", "It was not submitted with a range, or it has groups."),
-    _R.TASKS_RUN: Kind(409, "Tasks to be taken away run", "Requeue the job first."),
+    _R.TASKS_RUN: Kind(409, "Tasks to be taken away run", "Suspend the job, scale it, and resume it."),
     _R.DEPENDENCY_NEVER: Kind(409, "It depends on a failed job", "Use after, not afterok."),
     _R.NEVER: Kind(422, "It could never run here", "`blockers` say why; allow_never takes it all the same."),
     _R.TEAM_HAS_TEAMS: Kind(409, "The queue has queues below it", "Name a team, which holds jobs."),

@@ -5,6 +5,7 @@ Place in the flow: store ─DailySum─▶ **usage** ─UsageRow─▶ the clien
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from decimal import Decimal
 from typing import Final
@@ -61,7 +62,13 @@ def usage_rows(sums: Iterable[DailySum], by: tuple[str, ...]) -> list[UsageRow]:
     rows: dict[tuple[str, ...], _Row] = {}
     for one in sums:
         rows.setdefault(tuple(getattr(one, key) for key in by), _Row()).add(one)
-    return [_usage_row(dict(zip(by, keys, strict=True)), rows[keys]) for keys in sorted(rows)]
+    in_order = sorted(rows, key=lambda keys: tuple(map(_by_number, keys)))
+    return [_usage_row(dict(zip(by, keys, strict=True)), rows[keys]) for keys in in_order]
+
+
+def _by_number(key: str) -> list[str | int]:
+    """So that job 9 comes before job 10: words and numbers in turn, which always meet their like."""
+    return [int(part) if part.isdecimal() else part for part in re.split(r"([0-9]+)", key)]
 
 
 def _usage_row(keys: dict[str, str], row: _Row) -> UsageRow:

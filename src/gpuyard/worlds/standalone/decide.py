@@ -161,7 +161,7 @@ def _scale(state: State, intent: ScaleJob) -> Iterator[Event]:
         raise RefusedError(
             "TasksRun",
             f"{len(beyond)} of the tasks to be taken away still run",
-            fix="requeue the job first, or take fewer away",
+            fix="suspend the job, scale it, and resume it; or take fewer away",
             field="tasks",
         )
     yield JobScaled(job.id, intent.tasks, least)
