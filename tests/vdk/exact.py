@@ -141,6 +141,12 @@ class Program:
             self.solver.addConstr(self.solver.qsum(self.cost) <= below - 1)
         self.solver.minimize(self.solver.qsum(self.cost) if self.cost else None)
         status = self.solver.getModelStatus()
+        if status == highspy.HighsModelStatus.kSolveError:
+            # A fault of its presolve: without it the program is solved.
+            self.solver.clearSolver()
+            self.solver.setOptionValue("presolve", "off")
+            self.solver.run()
+            status = self.solver.getModelStatus()
         if status == highspy.HighsModelStatus.kInfeasible:
             return None
         assert status == highspy.HighsModelStatus.kOptimal, status

@@ -76,11 +76,11 @@ class Model:
 
     def minimise(self, terms: Terms, limits: Limits) -> list[int] | None:
         """The best values that were found, rounded; None: there are none, or none were found within the limits."""
-        solver = highspy.Highs()  # type: ignore[no-untyped-call]
-        for option, value in _options(limits).items():
-            solver.setOptionValue(option, value)
-        solver.passModel(self._program(terms))
-        solver.run()
+        program = self._program(terms)
+        solver = _solved(program, limits, presolve="choose")
+        if solver.getModelStatus() == highspy.HighsModelStatus.kSolveError:
+            # HiGHS 1.15 gives up on some sound programs in its presolve; without it they are solved.
+            solver = _solved(program, limits, presolve="off")
         if solver.getInfo().primal_solution_status != highspy.SolutionStatus.kSolutionStatusFeasible:
             return None
         return [round(value) for value in solver.getSolution().col_value]
@@ -103,6 +103,15 @@ class Model:
         matrix.index_ = np.array(self._columns)
         matrix.value_ = np.array(self._factors, dtype=float)
         return program
+
+
+def _solved(program: highspy.HighsLp, limits: Limits, presolve: str) -> highspy.Highs:
+    solver = highspy.Highs()  # type: ignore[no-untyped-call]
+    for option, value in {**_options(limits), "presolve": presolve}.items():
+        solver.setOptionValue(option, value)
+    solver.passModel(program)
+    solver.run()
+    return solver
 
 
 def _options(limits: Limits) -> dict[str, int | float | str | bool]:

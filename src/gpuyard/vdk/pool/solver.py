@@ -24,8 +24,10 @@ from gpuyard.vdk.pool.steps import parkings
 
 FOR_ANY: Final = Limits(nodes=200, smaller_programs=True)
 """Where the search has found nothing."""
-FOR_BETTER: Final = Limits(nodes=20, smaller_programs=False)
-"""Where something better than what it has found is looked for, or a tie is to be broken."""
+FOR_CHEAPER: Final = Limits(nodes=20, smaller_programs=True)
+"""Where something cheaper than what it has found is looked for."""
+FOR_TIES: Final = Limits(nodes=20, smaller_programs=False)
+"""Where, of what costs the same, something gentler or simpler is looked for."""
 MAX_COLUMNS: Final = 2_500
 """Of a program of all machines."""
 MAX_COLUMNS_OF_PART: Final = 1_000
@@ -55,7 +57,7 @@ def _exactly(problem: Problem, rows: list[int], found: Found) -> Arrangement | N
     if found.rank is None:
         best = Program(problem, rows).cheapest(None, FOR_ANY)
     elif found.rank[0] > found.least_cost:
-        best = Program(problem, rows).cheapest(found.rank[0] - 1, FOR_BETTER) or best
+        best = Program(problem, rows).cheapest(found.rank[0] - 1, FOR_CHEAPER) or best
     if best is None:
         return None
     return _without_parking(problem, rows, _gentlest(problem, rows, best))
@@ -76,7 +78,7 @@ def _without_parking(problem: Problem, rows: list[int], best: Arrangement) -> Ar
         program = Program(problem, rows)
         for one in tried:
             program.exclude(one)
-        other = program.cheapest(problem.cost(best), FOR_BETTER)
+        other = program.cheapest(problem.cost(best), FOR_TIES)
         if other is None:
             break
         tried.append(other)
@@ -262,7 +264,7 @@ class Program:
         shortfalls = [(column, 1) for column in self.shortfalls]
         self.model.at_most(self._cost(), most_cost)
         self.model.at_most(shortfalls, below_milli - 1)
-        return self._read(self.model.minimise(shortfalls, FOR_BETTER))
+        return self._read(self.model.minimise(shortfalls, FOR_TIES))
 
     def _read(self, values: list[int] | None) -> Arrangement | None:
         if values is None:
