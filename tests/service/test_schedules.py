@@ -15,7 +15,7 @@ from gpuyard.model.recurrence import Missed, Overlap, Recurrence
 from gpuyard.model.work import Work
 from gpuyard.wire.access import Caller
 from gpuyard.worlds.standalone.intents import RemoveSchedule, RemoveUser, SetSchedule, SetUser, Submission
-from tests.service.yard import PEOPLE, Yard
+from tests.service.yard import PEOPLE, StandingClock, Yard
 
 pytestmark = pytest.mark.slow
 
@@ -26,7 +26,7 @@ BODY: dict[str, Any] = {"cron": "* * * * *", "job": {"command": ["report"], "gpu
 
 @pytest.fixture(scope="module")
 def yard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Yard]:
-    with Yard(tmp_path_factory.mktemp("schedules")) as running:
+    with Yard(tmp_path_factory.mktemp("schedules"), clock=StandingClock()) as running:
         yield running
 
 
@@ -307,7 +307,7 @@ def test_a_team_with_schedules_stays(yard: Yard) -> None:
 
 
 def test_a_manager_that_was_away_makes_up_for_the_missed_times_once(tmp_path: Path) -> None:
-    with Yard(tmp_path) as first:
+    with Yard(tmp_path, clock=StandingClock()) as first:
         put(first, "missed", cron="0 * * * *")
         clock = first.clock
     clock.ahead_ms += 5 * 60 * MINUTE_MS

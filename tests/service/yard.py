@@ -87,6 +87,20 @@ class MovedClock:
         return wall_ms() + self.ahead_ms
 
 
+class StandingClock(MovedClock):
+    """A wall clock that goes on only as a test moves it: no minute ends, and no hour, while a slow machine works."""
+
+    HOUR_MS = 3_600_000
+    IN_THE_HOUR_MS = 15 * 60_000 + 20_000
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._began_ms = wall_ms() // self.HOUR_MS * self.HOUR_MS + self.IN_THE_HOUR_MS
+
+    def wall_ms(self) -> int:
+        return self._began_ms + self.ahead_ms
+
+
 class Machine:
     """Starts what it is told, stops what it is told, says so at once."""
 

@@ -235,3 +235,23 @@ def test_of_two_machines_that_show_the_same_token_at_the_same_moment_one_joins()
     refused(yard, AdmitNode("d", "certificate of d", "t1"), "SignInNeeded")
     refused(yard, AdmitNode("d", "certificate of d", "unknown"), "SignInNeeded")
     assert "d" not in yard.state.nodes
+
+
+def test_who_holds_a_job_that_is_being_cancelled_or_has_failed_does_not_bring_it_back() -> None:
+    yard = Yard()
+    cancelled, failed, requeued = yard.submit(), yard.submit(a_form(tasks=2)), yard.submit()
+    for id in (cancelled, failed, requeued):
+        yard.run(id)
+    yard.steer("cancel", cancelled)
+    yard.end(failed, 0, code=1)
+    yard.steer("requeue", requeued)
+    for id in (cancelled, failed):
+        refused(yard, Steer(id, "hold"), "WrongState")
+    yard.steer("hold", requeued)
+    for id, task in ((cancelled, 0), (failed, 1), (requeued, 0)):
+        yard.stopped(id, task)
+    assert [yard.is_(id) for id in (cancelled, failed, requeued)] == [
+        JobState.CANCELLED,
+        JobState.FAILED,
+        JobState.HELD,
+    ]

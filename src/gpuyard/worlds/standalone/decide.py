@@ -127,6 +127,8 @@ def _steer(state: State, intent: Steer) -> Iterator[Event]:
     match intent.verb:
         case "cancel":
             yield stop_or(job, Then.CANCEL, Happening.CANCELLED, "cancelled by its owner or an operator")
+        case "hold" if job.then in (Then.CANCEL, Then.FAIL):
+            raise RefusedError("WrongState", f"job {job.id} is stopping for good", fix="submit it anew")
         case "hold":
             if job.state in (JobState.BLOCKED, JobState.WAITING):
                 yield JobWent(job.id, Happening.HELD, held=True)
