@@ -52,9 +52,11 @@ class Log:
         self._open()
 
     def _open(self) -> None:
+        # The next piece first: on a full disk there is none, and what is said goes on in this one.
+        piece = os.open(self._name(self._size), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         if self._file >= 0:
             os.close(self._file)
-        self._file = os.open(self._name(self._size), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self._file = piece
         self._begins.append(self._size)
         self._marks = 0
         while len(self._begins) > self._pieces:
@@ -80,11 +82,17 @@ class Log:
 
     def write(self, data: bytes) -> None:
         """A full disk loses what is said, never the task."""
+        if self._size - self._begins[-1] >= self._piece_bytes:
+            self._begin_next()
+        if data:
+            self._mark(wall_ms())
         try:
-            if self._size - self._begins[-1] >= self._piece_bytes:
-                self._open()
-            if data:
-                self._mark(wall_ms())
             self._size += os.write(self._file, data)
+        except OSError:
+            return
+
+    def _begin_next(self) -> None:
+        try:
+            self._open()
         except OSError:
             return
