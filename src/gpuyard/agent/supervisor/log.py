@@ -84,9 +84,9 @@ class Log:
         """A full disk loses what is said, never the task."""
         if self._size - self._begins[-1] >= self._piece_bytes:
             self._begin_next()
+        if data:
+            self._mark(wall_ms())
         try:
-            if data:
-                self._mark(wall_ms())
             self._size += os.write(self._file, data)
         except OSError:
             return
