@@ -217,8 +217,10 @@ def test_each_job_of_a_machine_that_is_lost_does_what_its_owner_chose_and_the_ma
         wait_for(lambda: client.get_job(gang).state == "running", 60)
         assert client.get_job(fails).state == "failed"
         for id, record in ((restarts, restarts_record), (waits, waits_record)):
+            # On a busy machine the manager may be back only after the lease: then both have started once more.
+            wait_for(lambda one=id: client.get_job(one).state == "running", 60)  # type: ignore[misc]
+            assert client.get_job(id).restarts >= 1
             _never_ran_twice_at_once(record)
-            assert (client.get_job(id).state, client.get_job(id).restarts) == ("running", 1)
 
 
 def _declared_lost(client: Client) -> bool:
