@@ -198,7 +198,8 @@ class Deployed:
     def status(self) -> dict[str, Any]:
         """The document in the ConfigMap."""
         text = self.api.get(f"{MAPS}/fake-gpus")["data"].get("status.yaml", "")
-        return dict(yaml.safe_load(text)) if text else {"nodes": {}}
+        found = yaml.safe_load(text) if text else {}
+        return {**found, "nodes": found.get("nodes") or {}}
 
     def written(self, node: str) -> dict[str, tuple[str, int]]:
         """The same as `shown`, of the ConfigMap."""
