@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from datetime import datetime
 from pathlib import Path
+from time import monotonic, sleep, time
 from typing import Any
 
 from gpuyard.errors import KubeSilentError
@@ -72,6 +74,11 @@ class Rig:
         wanted = (capacity, allocatable)
         eventually(lambda: self.counts(resource) == wanted, f"{wanted} {resource} on {self.node}", within_s)
 
+    def has_again(self, capacity: int, allocatable: int) -> None:
+        """The same after its kubelet was started anew: what the API server knows from before does not count."""
+        wait_for_news(self.api, self.node)
+        self.has(capacity, allocatable)
+
     # -------------------------------------------------------------------------------------------------------- pods
 
     def start(self, pods: str, name: str, *gpus: int, **about: str) -> None:
@@ -85,7 +92,11 @@ class Rig:
         eventually(lambda: not self.api.get(pods)["items"], "the end of all pods")
 
     def runs(self, pods: str, name: str, within_s: float = SECONDS) -> None:
-        eventually(lambda: self.phase(pods, name) == "Running", f"the start of {name}", within_s)
+        def why_not() -> str:
+            status = self.api.get(f"{pods}/{name}")["status"]
+            return f"the start of {name} ({status.get('phase')}: {status.get('message')})"
+
+        eventually(lambda: self.phase(pods, name) == "Running", why_not, within_s)
 
     def phase(self, pods: str, name: str) -> str:
         return str(self.api.get(f"{pods}/{name}")["status"].get("phase"))
@@ -109,6 +120,20 @@ def forget_devices(bed: Bed, node: str) -> None:
         left.unlink()
     bed.start("kubelet", node)
     bed.wait_ready(node)
+    with bed.api() as api:
+        wait_for_news(api, node)
+
+
+def wait_for_news(api: Api, node: str) -> None:
+    """Until a kubelet has told of its node once more: what it said before may be from another life of it."""
+    now = int(time())
+
+    def told_at() -> float:
+        conditions = api.get(f"/api/v1/nodes/{node}")["status"]["conditions"]
+        (ready,) = [one for one in conditions if one["type"] == "Ready"]
+        return datetime.fromisoformat(ready["lastHeartbeatTime"]).timestamp()
+
+    eventually(lambda: told_at() > now, f"word from the kubelet of {node}")
 
 
 def gpu_pod(
@@ -140,8 +165,6 @@ def rigged(bed: Bed, api: Api, node: str, root: Path, *options: str) -> Iterator
 
 def stays(holds: Callable[[], bool], for_s: float) -> bool:
     """Whether it goes on being true for so long; an API server that says nothing does not say that it is not."""
-    from time import monotonic, sleep
-
     until = monotonic() + for_s
     while monotonic() < until:
         with suppress(KubeSilentError):

@@ -149,7 +149,7 @@ def test_no_restart_of_the_kubelet_loses_a_device(rig: Rig, pods: str) -> None:
         rig.bed.restart("kubelet", NODE)
         eventually(lambda: rig.plugin.said().count(REGISTERED) > registrations, "the registration")  # noqa: B023
         taken_s.append(registered_after_s(rig))
-        rig.has(8, 8)
+        rig.has_again(8, 8)
         assert rig.plugin.said().count(REGISTERED) == registrations + 1
         # A kubelet that has just started knows no container for a moment, and cannot look into one.
         eventually(lambda: holding(rig, pods, "lasting") == before, "the same containers with the same GPUs")
@@ -179,7 +179,7 @@ def test_a_kubelet_that_was_stopped_for_a_while_finds_the_plugin_at_once(rig: Ri
     assert stays(lambda: rig.plugin.said().count(REGISTERED) == registrations, for_s=1)
     rig.bed.start("kubelet", NODE)
     eventually(lambda: rig.plugin.said().count(REGISTERED) > registrations, "the registration")
-    rig.has(8, 8)
+    rig.has_again(8, 8)
 
 
 def test_a_model_that_is_killed_with_its_plugin_comes_back_under_a_running_container(
