@@ -12,9 +12,10 @@ from gpuyard.agent.cgroups import CPU, MEMORY, PIDS, Cgroups, Hierarchy, divisib
 from gpuyard.agent.home import prepare
 from gpuyard.agent.process_runtime import ProcessRuntime
 from gpuyard.platform.clock import boot_ms
-from gpuyard.wire.agents import AttemptId, AttemptReport, Ending, Isolation, Keeping, Phase
+from gpuyard.wire.agents import AttemptReport, Ending, Isolation, Keeping, Phase
 from tests.agent.machines import a_script, an_id
 from tests.agent.manager import eventually
+from tests.agent.runtimes import NoDevices, has_ended
 
 OLD = """\
 31 23 0:28 / /sys/fs/cgroup rw,relatime - tmpfs tmpfs rw,mode=755
@@ -192,19 +193,6 @@ def test_every_attempt_has_folders_of_its_own() -> None:
 
 
 # ------------------------------------------------------------------ a supervisor in folders that only look like cgroups
-
-
-class NoDevices:
-    def choose(self, shares: object, taken: object) -> tuple[str, ...]:
-        return ()
-
-    def variables(self) -> dict[str, str]:
-        return {}
-
-
-def has_ended(runtime: ProcessRuntime, id: AttemptId) -> bool:
-    runtime.refresh()
-    return runtime.has_ended(id)
 
 
 @pytest.fixture

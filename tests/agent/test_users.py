@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 
+from gpuyard.agent.cgroups import Cgroups
+from gpuyard.agent.home import Home, prepare
+from gpuyard.agent.process_runtime import ProcessRuntime
 from gpuyard.agent.users import account
 from gpuyard.errors import AgentError
 from gpuyard.model.jobs import DeviceShare
+from gpuyard.platform.clock import boot_ms
 from gpuyard.wire.agents import Ending, Isolation, Phase, RunAs, Stop
 from tests.agent.certificates import Authority
 from tests.agent.machines import Machine, a_script, shared_machine
-from tests.agent.manager import Manager
+from tests.agent.manager import Manager, eventually
+from tests.agent.runtimes import NoDevices, has_ended
 from tests.yard import open_folder
 
 ADA, BOB = RunAs(uid=61_001), RunAs(uid=61_002)
@@ -125,3 +131,33 @@ class TestAsRoot:
         ended = manager.wait_for(second.id, Phase.ENDED)
         assert ended.ending is Ending.NOT_STARTED
         assert "belongs to another user" in ended.message
+
+    def test_an_agent_killed_while_it_makes_a_private_directory_costs_the_job_nothing(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        task = a_script("touch mine", run_as=ADA)
+        with open_folder() as folder:
+            home = prepare(folder / "home", Isolation.USERS)
+            with monkeypatch.context() as patch, closing(runtime_in(home)) as first:
+                patch.setattr(os, "chown", killed)
+                with pytest.raises(KilledError):
+                    first.start(task)
+            with closing(runtime_in(home)) as second:
+                second.start(task)
+                eventually(lambda: has_ended(second, task.id))
+                (report,) = second.attempts()
+        assert (report.ending, report.exit_code, report.message) == (Ending.EXITED, 0, "")
+
+
+class KilledError(BaseException):
+    """Nothing more is done, as after kill -9."""
+
+
+def killed(*_: object) -> None:
+    raise KilledError
+
+
+def runtime_in(home: Home) -> ProcessRuntime:
+    runtime = ProcessRuntime(home, NoDevices(), Isolation.USERS, Cgroups(()))
+    runtime.renew(boot_ms() + 60_000, 60_000)
+    return runtime

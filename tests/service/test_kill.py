@@ -19,6 +19,7 @@ import pytest
 
 from gpuyard.errors import GpuyardError
 from gpuyard.sdk.bodies import JobRequest
+from gpuyard.sdk.client import Client
 from tests.conftest import LONG
 from tests.yard import Yard, open_folder, running_yard, wait_for
 
@@ -132,7 +133,13 @@ def finish(yard: Yard, acknowledged: list[str]) -> None:
             return [f"{id}: {states.get(id, 'unknown')}" for id in acknowledged if states.get(id) not in over]
 
         wait_for(lambda: not left(), 300, lambda: f"{len(left())} not over: {left()[:10]}")
-        assert [job.id for job in client.jobs() if job.state != "succeeded"] == []
+        unlucky = [job.id for job in client.jobs() if job.state != "succeeded"]
+        assert unlucky == [], "\n".join(tell(client, id) for id in unlucky)
+
+
+def tell(client: Client, id: str) -> str:
+    """All that is known of a job."""
+    return "\n".join(map(str, (client.get_job(id), *client.events(object=f"job/{id}"))))
 
 
 def check(record: Path, acknowledged: list[str]) -> None:

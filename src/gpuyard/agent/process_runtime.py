@@ -311,9 +311,12 @@ class ProcessRuntime:
         """One for all tasks and attempts of a job, so that an attempt finds what the one before it saved."""
         folder = self._home.jobs / job_folder_name(job)
         if not folder.exists():
-            folder.mkdir(mode=0o700)
+            # Under another name first: whoever finds it by its own name finds it belonging to its user.
+            made = folder.with_name(f"{NEW}{folder.name}")
+            made.mkdir(mode=0o700, exist_ok=True)
             if self._isolation is Isolation.USERS:
-                os.chown(folder, who.uid, who.gid)
+                os.chown(made, who.uid, who.gid)
+            made.rename(folder)
         if folder.stat().st_uid != who.uid:
             raise AgentError(f"the private directory {folder} belongs to another user than {who.name}")
         return folder
