@@ -124,6 +124,7 @@ def test_a_silent_watch_is_noticed_and_opened_anew_where_it_stood(monkeypatch: p
     assert any("has said nothing" in str(error) for error in heard if error)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("status", [401, 403, 500, 503])
 def test_a_refusal_is_told_and_tried_again(status: int) -> None:
     script = Script(

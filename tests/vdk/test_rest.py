@@ -256,6 +256,7 @@ def test_the_client_that_awaits_does_the_same(yard: Yard, kind: str) -> None:
 # ------------------------------------------------------------------------------------------------------------ the loop
 
 
+@pytest.mark.slow
 def test_the_manager_answers_while_the_pool_is_busy(yard: Yard) -> None:
     busy_s = 3.0
     began = time.monotonic()

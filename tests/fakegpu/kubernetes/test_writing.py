@@ -198,6 +198,7 @@ def test_what_somebody_else_writes_there_is_put_right() -> None:
     assert texts(with_maps(do)) == ["one", "one"]
 
 
+@pytest.mark.slow
 def test_a_news_is_written_at_once_and_a_mere_movement_at_leisure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mapwriter, "PAUSE_MS", 1)
     monkeypatch.setattr(mapwriter, "LEISURE_MS", 2_000)

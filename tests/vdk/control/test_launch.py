@@ -154,6 +154,7 @@ def test_vdk_that_was_killed_is_told_by_its_signal(tmp_path: Path) -> None:
 # --------------------------------------------------------------------------------------------------------- requirements
 
 
+@pytest.mark.slow
 def test_what_requirements_name_is_there_beside_all_that_vdk_has(tmp_path: Path) -> None:
     name, data = wheel("probe", "WORD = 'installed'\n")
     files: dict[str, str | bytes] = {"requirements.txt": f"# of the job\nmsgspec\n./{name}\n", name: data}
@@ -166,6 +167,7 @@ def test_what_requirements_name_is_there_beside_all_that_vdk_has(tmp_path: Path)
     assert subprocess.run([sys.executable, "-c", "import probe"], check=False, capture_output=True).returncode == 1
 
 
+@pytest.mark.slow
 def test_requirements_that_cannot_be_had_are_told_apart_with_pips_words(tmp_path: Path) -> None:
     files = {"requirements.txt": "--no-index\nno-such-thing-anywhere==1.0\n"}
     done = run(tmp_path, prepared(tmp_path, "print('never')", shell=sys.executable, files=files))
