@@ -97,7 +97,7 @@ def test_ready_programs_are_used_where_they_are_named(tmp_path: Path, monkeypatc
 
 
 def builder(cache: Path, source: Path) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", SLOW_BUILD, str(cache), str(source)]
+    command = [sys.executable, "-u", "-c", SLOW_BUILD, str(cache), str(source)]
     return subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
