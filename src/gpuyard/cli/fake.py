@@ -11,6 +11,7 @@ import click
 from gpuyard.cli.fake_kube import kube
 from gpuyard.cli.inputs import PIPE, InputFile
 from gpuyard.cli.output import output_option, print_data
+from gpuyard.cli.plugin_flags import plugin_options
 
 if TYPE_CHECKING:
     from gpuyard.fakegpu.daemon import Settings
@@ -379,20 +380,7 @@ def run(
     help="The machine of the model that this node is; also NODE_NAME.  [default: the first]",
 )
 @click.option("--config", type=InputFile(), help="A fleet file: its machine is modelled here, no daemon is needed.")
-@click.option(
-    "--plugin-dir",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=Path("/var/lib/kubelet/device-plugins"),
-    show_default=True,
-    help="Where the kubelet looks for plugins.",
-)
-@click.option(
-    "--inject/--no-inject",
-    default=True,
-    show_default=True,
-    help="Give containers nvidia-smi, the NVML library and their own GPUs; or nothing but the booking.",
-)
-@click.option("--numa", is_flag=True, help="Tell the kubelet which NUMA node a GPU is near to.")
+@plugin_options
 @click.option("--host", default="127.0.0.1", show_default=True, help="Where the exporter listens, with --config.")
 @click.option("--port", type=click.IntRange(0, 65535), default=PORT, show_default=True, help="0 takes any free one.")
 @home_option

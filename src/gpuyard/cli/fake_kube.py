@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpuyard.cli.output import output_option, print_data
+from gpuyard.cli.plugin_flags import plugin_options
 
 if TYPE_CHECKING:
     from gpuyard.fakegpu.daemon import Settings
@@ -125,20 +126,7 @@ def updater(**given: Any) -> None:  # noqa: ANN401
     show_default=True,
     help="The socket on which the kubelet tells who holds what.",
 )
-@click.option(
-    "--plugin-dir",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=Path("/var/lib/kubelet/device-plugins"),
-    show_default=True,
-    help="Where the kubelet looks for plugins.",
-)
-@click.option(
-    "--inject/--no-inject",
-    default=True,
-    show_default=True,
-    help="Give containers nvidia-smi, the NVML library and their own GPUs; or nothing but the booking.",
-)
-@click.option("--numa", is_flag=True, help="Tell the kubelet which NUMA node a GPU is near to.")
+@plugin_options
 @cluster_options
 @process_options
 def node(node_name: str, pod_resources: Path, plugin_dir: Path, inject: bool, numa: bool, **given: Any) -> None:  # noqa: ANN401
