@@ -36,8 +36,8 @@ LOCK_TOOLS := pip==26.3 pip-tools==7.6.2
 LOCK_FLAGS := --quiet --generate-hashes --strip-extras --allow-unsafe \
   --no-emit-index-url --no-emit-find-links --no-emit-trusted-host --no-emit-options $(if $(UPGRADE),--upgrade)
 
-.PHONY: help setup run test test-unit test-long testbed lint format \
-  bench-core bench-fake bench-fake-kube bench-service bench-vdk bench-peers wheel clean lock
+.PHONY: help setup run test test-unit test-long testbed demo-kai lint format \
+  bench-core bench-fake bench-fake-kube bench-service bench-vdk bench-peers bench-kube wheel clean lock
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -72,6 +72,9 @@ format: setup ## Format the code and apply the safe fixes of ruff
 	@$(BIN)/ruff check --fix --quiet $(CODE) || true
 	@$(BIN)/ruff format $(CODE)
 
+demo-kai: setup ## Play KAI's demo on four real nodes with fake GPUs (needs root)
+	@$(BIN)/gpuyard kube demo-kai
+
 bench-core: setup ## Measure the scheduling core
 	@$(BIN)/python -m benchmarks.core
 
@@ -89,6 +92,9 @@ bench-vdk: setup ## Measure the GpuResourceManager (some minutes)
 
 bench-peers: setup ## Measure KAI beside it (builds KAI first; a quarter of an hour)
 	@$(BIN)/python -m benchmarks.peers.run
+
+bench-kube: setup ## Measure the Kubernetes scheduler beside kube-scheduler and KAI (on a testbed; builds KAI first; about an hour)
+	@$(BIN)/python -m benchmarks.kube.run
 
 wheel: setup ## Build the wheel into dist/
 	@$(BIN)/python -m build --wheel --no-isolation --outdir dist

@@ -6,20 +6,17 @@ Needs nvitop beside the tools of the project. Only the names of folders are repl
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import subprocess
 import sys
 import tempfile
-from io import StringIO
 from pathlib import Path
 from time import sleep
 
-from rich.console import Console
-from rich.terminal_theme import DIMMED_MONOKAI
 from rich.text import Text
 
-PICTURES = Path(__file__).parents[1] / "docs" / "pictures"
+from scripts.terminal import a_command, draw_terminal
+
 GPUYARD = [sys.executable, "-c", "from gpuyard.cli.main import main; main()"]
 COLUMNS = 124
 TASKS = (
@@ -55,7 +52,6 @@ def task_command(gpu: int, memory: str, profile: str) -> list[str]:
 
 
 def draw_pictures(up: str, home: Path) -> None:
-    PICTURES.mkdir(parents=True, exist_ok=True)
     fault = gpuyard("fault", "node-1", "3", "xid:79", "--for", "5m")
     status = gpuyard("status")
     gpuyard("heal", "node-1", "3")
@@ -77,15 +73,12 @@ def seen(command: str) -> str:
 
 
 def draw(name: str, session: list[tuple[str, str]], home: Path) -> None:
-    console = Console(record=True, width=COLUMNS, file=StringIO(), force_terminal=True)
+    lines: list[Text] = []
     for command, output in session:
-        console.print(Text.assemble(("$ ", "green bold"), (command, "bold")))
+        lines.append(a_command(command))
         if output:
-            console.print(Text.from_ansi(without_places(output, home).rstrip()))
-    text = console.export_svg(title="fake GPUs", theme=DIMMED_MONOKAI, unique_id=name.removesuffix(".svg"))
-    # The picture shall look the same without the net: whatever font is there will do.
-    text = re.sub(r"@font-face \{.*?\}\s*", "", text, flags=re.DOTALL)
-    (PICTURES / name).write_text(re.sub(r"[ \t]+\n", "\n", text) + "\n", encoding="utf-8")
+            lines.append(Text.from_ansi(without_places(output, home).rstrip()))
+    draw_terminal(name, "fake GPUs", lines, COLUMNS)
 
 
 def without_places(text: str, home: Path) -> str:

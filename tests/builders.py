@@ -15,6 +15,7 @@ import msgspec
 from msgspec.structs import replace
 
 from gpuyard.model.jobs import (
+    NOBODY,
     DeviceShare,
     Job,
     LabelRule,
@@ -22,6 +23,7 @@ from gpuyard.model.jobs import (
     Operator,
     Request,
     Sharing,
+    Spread,
     Task,
     TaskGroup,
     TaskState,
@@ -110,6 +112,12 @@ class JobBuilder(msgspec.Struct, frozen=True):
     def apart(self, level: str, **labels: str) -> JobBuilder:
         return self._neighbour(Neighbour(tuple(sorted(labels.items())), level, apart=True))
 
+    def even(self, level: str, skew: int = 1, **labels: str) -> JobBuilder:
+        """Spread evenly with all tasks that have these labels."""
+        rules = tuple(LabelRule(key, Operator.IN, (value,)) for key, value in sorted(labels.items()))
+        spreads = (*self.request.where.spreads, Spread(level, skew, rules))
+        return self._asks(where=replace(self.request.where, spreads=spreads))
+
     def topology(self, name: str, required: str | None = None, preferred: str | None = None) -> JobBuilder:
         return self._is(group=replace(self.base.group, topology=TopologyRule(name, required, preferred)))
 
@@ -117,6 +125,9 @@ class JobBuilder(msgspec.Struct, frozen=True):
 
     def team(self, name: str) -> JobBuilder:
         return self._is(queue=name)
+
+    def nobodys(self) -> JobBuilder:
+        return self._is(queue=NOBODY)
 
     def priority(self, value: int) -> JobBuilder:
         return self._is(priority=value)
@@ -308,7 +319,7 @@ class ClusterBuilder(msgspec.Struct, frozen=True):
         by_name = {node.name: node for node in self.given_nodes}
         jobs = tuple(builder.job(by_name) for builder in self.given_jobs)
         named = {queue.name for queue in self.given_queues}
-        missing = sorted({job.queue for job in jobs} - named)
+        missing = sorted({job.queue for job in jobs} - named - {NOBODY})
         queues = (*self.given_queues, *(Queue(name, order=len(named) + i) for i, name in enumerate(missing)))
         return Snapshot(self.given_nodes, queues, jobs, self.topologies, now_ms=self.now_ms)
 

@@ -15,8 +15,8 @@ from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
-from gpuyard.model.jobs import DeviceShare, Job, Request, Task, TaskGroup, TaskState, Where
-from gpuyard.model.nodes import Device, Node, mig_slice_milli
+from gpuyard.model.jobs import DeviceShare, Job, Request, Task, TaskGroup, TaskState, Toleration, Where
+from gpuyard.model.nodes import Device, Node, Taint, mig_slice_milli
 from gpuyard.model.plan import Action, Bind, Evict, Move, Plan, Promise, Resize
 from gpuyard.model.quantities import CPU, GPU, MEMORY, MILLI, gpu_model_resource
 from gpuyard.model.snapshot import (
@@ -243,11 +243,16 @@ def closed(node: Node, where: Where) -> list[str]:
     """Why a node takes no new task of this kind."""
     problems = [] if node.open else [f"{node.name} is closed"]
     for taint in node.taints:
-        if not any(t.key in ("", taint.key) and t.value in (None, taint.value) for t in where.tolerations):
+        if not taint.soft and not any(tolerates(one, taint) for one in where.tolerations):
             problems.append(f"{node.name} is tainted {taint.key}")
     if where.any_of and not any(all(rule.accepts(node.labels) for rule in rules) for rules in where.any_of):
         problems.append(f"{node.name} is not what was asked for")
     return problems
+
+
+def tolerates(toleration: Toleration, taint: Taint) -> bool:
+    same_key = toleration.key in ("", taint.key)
+    return same_key and toleration.value in (None, taint.value) and toleration.effect in ("", taint.effect)
 
 
 def usable(device: Device, request: Request) -> bool:

@@ -15,12 +15,15 @@ from msgspec.structs import replace
 
 from gpuyard.model.jobs import (
     ANYWHERE,
+    NOBODY,
     Job,
     LabelRule,
     Neighbour,
     Operator,
+    Preference,
     Request,
     Sharing,
+    Spread,
     Task,
     TaskGroup,
     TaskState,
@@ -52,12 +55,19 @@ FABRIC: Final = Topology("fabric", ("zone", "rack"))
 MAX_QUEUE_LEVELS: Final = 3
 TREES: Final = (*["one"] * 4, *["gang"] * 3, *["elastic"] * 2, *["roles"] * 2, "nodes", "deep", "incomplete")
 """What jobs look like, the usual more often."""
+TAINTS: Final = (
+    (Taint("dedicated", "lab"),),
+    (Taint("dedicated", "lab", effect="NoExecute"),),
+    (Taint("busy", soft=True),),
+)
 STARTED_STATES: Final = (
     *[TaskState.RUNNING] * 6,
     *[TaskState.FREEING] * 3,
     TaskState.PROMISED,
     TaskState.STUCK,
 )
+
+WEB_OR_DB: Final = LabelRule("app", Operator.IN, ("web", "db"))
 
 T = TypeVar("T")
 
@@ -114,7 +124,7 @@ def nodes(draw: st.DrawFn, name: str) -> Node:
         max_tasks=draw(some(110, 110, 110, 3)),
         other=draw(some((), (), (("nic", 2),))),
         labels={"zone": draw(some("z1", "z2")), "rack": draw(some("r1", "r2", "r3"))},
-        taints=(Taint("dedicated", "lab"),) if draw(rarely()) else (),
+        taints=draw(some(*[()] * 9, *TAINTS)),
         cordoned=draw(rarely()),
         ready=draw(rarely(False)),
     )
@@ -205,7 +215,9 @@ gpu_requests: Final[st.SearchStrategy[Request]] = st.one_of(
 
 @st.composite
 def wheres(draw: st.DrawFn) -> Where:
-    match draw(some(*["anywhere"] * 12, "models", "zone", "rack", "tolerant", "apart", "near")):
+    match draw(
+        some(*["anywhere"] * 13, "models", "zone", "rack", "tolerant", "apart", "near", "rules", "even", "prefer")
+    ):
         case "models":
             return Where(gpu_models=draw(some(("H100",), ("A100", "T4"))))
         case "zone":
@@ -213,11 +225,19 @@ def wheres(draw: st.DrawFn) -> Where:
         case "rack":
             return Where(any_of=((LabelRule("rack", Operator.NOT_IN, ("r1",)),),))
         case "tolerant":
-            return Where(tolerations=(Toleration("dedicated"),))
+            effect = draw(some("", "", "NoSchedule", "NoExecute"))
+            return Where(tolerations=(Toleration("dedicated", effect=effect),))
         case "apart":
             return Where(neighbours=(Neighbour((("app", "web"),), "zone", apart=True),))
         case "near":
             return Where(neighbours=(Neighbour((("app", "web"),), "zone"),))
+        case "rules":
+            return Where(neighbours=(Neighbour((), "hostname", draw(some(True, False)), (WEB_OR_DB,)),))
+        case "prefer":
+            rack, zone = LabelRule("rack", Operator.IN, ("r2",)), LabelRule("zone", Operator.NOT_IN, ("z1",))
+            return Where(preferences=(Preference(draw(some(1, 200)), (rack,)), Preference(3, (zone,))))
+        case "even":
+            return Where(spreads=(Spread("zone", draw(some(1, 2)), (WEB_OR_DB,)),))
     return ANYWHERE
 
 
@@ -274,12 +294,13 @@ def rules() -> st.SearchStrategy[TopologyRule | None]:
 def jobs(draw: st.DrawFn, id: str, queues: list[str]) -> Job:
     """A job nobody has started yet."""
     tree, asked = draw(job_trees(draw(requests())))
-    tasks = tuple(Task(f"{id}-{index}", request, group) for index, (group, request) in enumerate(asked))
+    labels = draw(some((), (), (("app", "db"),)))
+    tasks = tuple(Task(f"{id}-{index}", request, group, labels=labels) for index, (group, request) in enumerate(asked))
     if draw(rarely()):
         tasks = (replace(tasks[0], state=TaskState.GATED), *tasks[1:])
     return Job(
         id,
-        draw(some(*queues * 8, "nowhere")),
+        draw(some(*queues * 8, "nowhere", NOBODY)),
         tasks,
         tree,
         priority=draw(some(50, 50, 50, 25, 100)),
@@ -403,17 +424,28 @@ def changed_job(draw: st.DrawFn, snapshot: Snapshot) -> Change:
 
 @st.composite
 def changed_node(draw: st.DrawFn, snapshot: Snapshot) -> Change:
-    """One node closes, opens, loses a GPU, or leaves, whatever runs on it."""
+    """One node closes, opens, loses a GPU, gets another label or taint, or leaves, whatever runs on it."""
     if not snapshot.nodes:
         return TimePassed(snapshot.now_ms + 1)
     node = draw(st.sampled_from(snapshot.nodes))
-    match draw(some("cordon", "ready", "label", "sick", "gone")):
+    match draw(some("cordon", "ready", "label", "taint", "sick", "one sick", "other", "size", "gone")):
         case "cordon":
             return NodeSeen(replace(node, cordoned=not node.cordoned))
         case "ready":
             return NodeSeen(replace(node, ready=not node.ready))
         case "label":
-            return NodeSeen(replace(node, labels={**node.labels, "zone": "z1"}))
+            return NodeSeen(
+                replace(node, labels=dict(draw(some((), (("zone", "z1"),), (("zone", "z2"), ("rack", "r1"))))))
+            )
+        case "taint":
+            return NodeSeen(replace(node, taints=draw(some((), *TAINTS))))
+        case "other":
+            return NodeSeen(replace(node, other=(("nic", 1),), max_tasks=draw(some(1, 110))))
+        case "size":
+            return NodeSeen(replace(node, cpu_milli=draw(some(1_000, 64_000)), devices=draw(device_sets())))
+        case "one sick":
+            devices = tuple(replace(d, healthy=d.healthy != (at == 0)) for at, d in enumerate(node.devices))
+            return NodeSeen(replace(node, devices=devices))
         case "sick":
             return NodeSeen(replace(node, devices=tuple(replace(d, healthy=not d.healthy) for d in node.devices)))
     return NodeGone(node.name)

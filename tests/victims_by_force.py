@@ -192,9 +192,16 @@ class Tree:
 
         def key(name: str) -> Key:
             held = self.held[name]
-            return self.key(name, held, left[name], held > self.quota(name))
+            *above, allowed, order, _ = self.key(name, held, left[name], held > self.quota(name))
+            # Of those equally far above the one that loses least, and only then by size and age.
+            return *above, self._losing_since_ms(name, waiting), allowed, order, name
 
         return self._giver(max(open_children, key=key), waiting, left)
+
+    def _losing_since_ms(self, name: str, waiting: dict[str, list[Block]]) -> int:
+        """Of the next blocks of a queue and those below it, the latest since which work is lost."""
+        below = [self._losing_since_ms(child, waiting) for child in self.children(name)]
+        return max([*(losing_since_ms(block.job) for block in waiting[name][:1]), *below], default=-(10**18))
 
     def _any_below(self, name: str, waiting: dict[str, list[Block]]) -> bool:
         return bool(waiting[name]) or any(self._any_below(child, waiting) for child in self.children(name))

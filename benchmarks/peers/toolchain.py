@@ -1,4 +1,4 @@
-"""The peer, built from its published source with our small main program.
+"""The peer, built from its published source: with our small main program, and as it is.
 
 Go and the build are those of the Kubernetes testbed: everything is kept in its cache and made once.
 """
@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 from typing import Final
 
-from gpuyard.testbed.golang import GoModule, Program, programs_of
+from gpuyard.testbed.golang import GoModule, Kept, Program, programs_of
 
 KAI_VERSION: Final = "v0.12.0"
 READY_PROGRAM: Final = "GPUYARD_KAI_CYCLE"
@@ -22,6 +22,16 @@ MODULE: Final = GoModule(
     programs=(Program(PROGRAM, "gpuyard/benchmarks/peers/kai"),),
     minutes=5,
 )
+_KAI: Final = "github.com/NVIDIA/KAI-scheduler"
+KAI_PROGRAMS: Final = GoModule(
+    name="kai-programs",
+    version=KAI_VERSION,
+    folder=Path(__file__).parent / "kai_programs",
+    programs=tuple(Program(f"kai-{name}", f"{_KAI}/cmd/{name}") for name in ("scheduler", "binder", "podgrouper")),
+    kept=(Kept("kai-crds", _KAI, "deployments/kai-scheduler/crds"),),
+    minutes=4,
+)
+"""KAI as it runs in a cluster, and the kinds of objects it brings."""
 
 
 def kai_cycle() -> Path:

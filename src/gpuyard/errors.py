@@ -26,6 +26,8 @@
     ├── KubeError           a Kubernetes API server did not answer, or answered no
     │   ├── KubeUnreachableError  no answer, or none in time
     │   └── KubeRefusedError      it answered no (status, its word for the reason)
+    ├── KubeletError        the kubelet of this node does not answer, or its record cannot be read
+    ├── NvmlError           the driver's library cannot be used
     └── LedgerError         a change contradicts the books: a bug or a world that lies; nothing was changed
 
 The text a person reads is rendered from the fields, once, here.
@@ -217,3 +219,11 @@ class KubeRefusedError(KubeError):
         self.status = status
         self.reason = reason
         super().__init__(what, fix=fix)
+
+
+class KubeletError(ExplainedError):
+    """The kubelet of this node does not answer, or its record cannot be read."""
+
+
+class NvmlError(ExplainedError):
+    """The driver's library is not there, or cannot be used."""

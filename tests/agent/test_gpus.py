@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from gpuyard.agent.gpus import Gpu, MigInstance, choose, devices, link_groups, model_name
+from gpuyard.agent.gpus import choose
 from gpuyard.errors import AgentError
 from gpuyard.fakegpu.control import Break, ask
 from gpuyard.model.jobs import DeviceShare
 from gpuyard.model.nodes import MigSlices
+from gpuyard.nvml.gpus import Gpu, MigInstance, devices, link_groups, model_name
 from gpuyard.wire.agents import Ending, Phase
 from tests.agent.certificates import Authority
 from tests.agent.machines import Machine, a_script, shared_machine

@@ -16,13 +16,15 @@ OF_FLEETS = ("fake-gpus.md", "fleet-file.md", "fake-gpus-kubernetes.md")
 """Their examples are fleets of fake GPUs, which tests/fakegpu/ reads: test_documents.py there, and in kubernetes/."""
 OF_OTHERS = ("job-file.md", "teams-file.md", "recurring-jobs.md")
 """Their examples are read by test_work.py, test_teams.py and test_schedule.py."""
+OF_KUBERNETES = ("kube-node.md", "kube-questions.md", "kube-queues.md", "kube-scheduler.md", "kai-demo.md")
+"""Their examples are objects of Kubernetes."""
 BLOCK = re.compile(r"^```yaml\n(.*?)^```", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
 
 EXAMPLES = [
     pytest.param(block, id=f"{path.relative_to(ROOT)}-{number}")
     for path in DOCUMENTS
-    if path.name not in (*OF_FLEETS, *OF_OTHERS)
+    if path.name not in (*OF_FLEETS, *OF_OTHERS, *OF_KUBERNETES)
     for number, block in enumerate(BLOCK.findall(path.read_text(encoding="utf-8")), start=1)
 ]
 

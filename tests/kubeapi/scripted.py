@@ -63,6 +63,10 @@ def an_object(name: str, version: str = "1") -> dict[str, Any]:
     return {"metadata": {"name": name, "resourceVersion": version}, "other": {"deep": [1, 2.5, None]}}
 
 
+NOTHING = Answer(0)
+"""No answer at all: the connection is closed."""
+
+
 class Script:
     """Answers in their order; the last one again and again."""
 
@@ -83,7 +87,7 @@ async def serving(script: Script, **access: Any) -> AsyncIterator[KubeClient]:
         try:
             while True:
                 await _answer(script.next(await _request(reader)), writer)
-        except (asyncio.IncompleteReadError, ConnectionError):
+        except (asyncio.IncompleteReadError, asyncio.CancelledError, ConnectionError):
             pass
         finally:
             writer.close()
@@ -109,6 +113,8 @@ async def _request(reader: asyncio.StreamReader) -> Asked:
 
 
 async def _answer(answer: Answer, writer: asyncio.StreamWriter) -> None:
+    if answer is NOTHING:
+        raise ConnectionError
     framing = "Transfer-Encoding: chunked\r\n"
     writer.write(f"HTTP/1.1 {answer.status} X\r\n{answer.headers}{framing}\r\n".encode())
     for part in answer.parts:

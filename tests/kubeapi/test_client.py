@@ -14,7 +14,7 @@ from gpuyard.kubeapi import client as client_module
 from gpuyard.kubeapi.access import Access, Program
 from gpuyard.kubeapi.client import KubeClient
 from gpuyard.kubeapi.paths import path_of
-from tests.kubeapi.scripted import Answer, Script, refused, serving
+from tests.kubeapi.scripted import NOTHING, Answer, Script, refused, serving
 
 Result = TypeVar("Result")
 
@@ -49,6 +49,34 @@ def test_a_busy_server_is_asked_again_but_not_for_ever() -> None:
     with pytest.raises(KubeRefusedError) as caught:
         ask(Script(busy), lambda client: client.get("/x"))
     assert (caught.value.status, caught.value.reason) == (429, "TooManyRequests")
+
+
+def test_who_must_look_around_first_is_not_asked_for_a_second_time() -> None:
+    script = Script(refused(503, headers="Retry-After: 0\r\n"), Answer(200, {}))
+
+    async def once(client: KubeClient) -> bytes:
+        return await KubeClient(client.access, tries=1).merge("/x", {})
+
+    with pytest.raises(KubeRefusedError):
+        ask(script, once)
+    assert len(script.asked) == 1
+
+
+def test_a_kept_connection_that_breaks_is_no_reason_to_do_something_twice() -> None:
+    """Whoever reads may ask again at once; whether a write was done cannot be told from here."""
+    fine, broken = Answer(200, {"ok": 1}), NOTHING
+    script = Script(fine, broken, fine)
+    assert ask(script, lambda client: twice(client.get("/x"), client.get("/x"))) == b'{"ok": 1}'
+    assert len(script.asked) == 3
+    script = Script(fine, broken, fine)
+    with pytest.raises(KubeUnreachableError):
+        ask(script, lambda client: twice(client.get("/x"), client.create("/x", {})))
+    assert len(script.asked) == 2
+
+
+async def twice(first: Awaitable[bytes], second: Awaitable[bytes]) -> bytes:
+    await first
+    return await second
 
 
 def test_a_refusal_has_the_servers_own_words_and_a_way_out() -> None:

@@ -12,7 +12,7 @@ import pytest
 from gpuyard.errors import KubeError
 from gpuyard.kubeapi import follow
 from gpuyard.kubeapi.follow import Changed, Follower, Gone, Listed
-from tests.kubeapi.scripted import CUT, HANG, Script, an_object, event, listed, refused, serving, watched
+from tests.kubeapi.scripted import CUT, HANG, Answer, Script, an_object, event, listed, refused, serving, watched
 
 
 class Meta(msgspec.Struct, frozen=True):
@@ -79,6 +79,29 @@ def test_a_long_list_comes_page_by_page() -> None:
     assert told(script, 1)[0] == ["list a b"]
     assert script.asked[0].query["limit"] == str(follow.PAGE)
     assert script.asked[1].query["continue"] == "there"
+
+
+@pytest.mark.parametrize("failure", [refused(500), refused(410, "Expired"), watched(b"{", CUT)])
+def test_a_list_that_fails_half_way_is_begun_anew(failure: Answer) -> None:
+    first = listed(an_object("a"), version="5", more="there")
+    script = Script(first, failure, first, listed(an_object("b"), version="5"), QUIET)
+    assert told(script, 1)[0] == ["list a b"]
+    assert [asked.query.get("continue") for asked in script.asked[:4]] == [None, "there", None, "there"]
+
+
+def test_watches_that_end_at_once_are_not_opened_without_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(follow, "FIRST_WAIT_MS", 400)
+    script = Script(listed(version="5"), watched())
+
+    async def follow_for_a_while() -> None:
+        async with serving(script) as client:
+            changes = Follower(client, PATH, Thing, outage=lambda error: None).changes()
+            await anext(changes)
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(anext(changes), 0.5)
+
+    asyncio.run(follow_for_a_while())
+    assert len(script.asked) < 10
 
 
 def test_a_watch_that_ends_goes_on_where_it_stood() -> None:

@@ -93,6 +93,21 @@ def test_every_token_has_a_sentence(token: Token, fields: dict[str, str]) -> Non
             "make it preemptible, or raise the quota",
         ),
         (
+            Reason(Token.NO_MATCHING_NODE, "nodes", have=0, need=5, subject="apart from app=web by hostname"),
+            "rules about other tasks (apart from app=web by hostname) leave it none of 5 nodes: "
+            "wait for those tasks, or change the rules",
+        ),
+        (
+            Reason(Token.NO_MATCHING_NODE, "nodes", have=1, need=2, subject="evenly with app=web by zone"),
+            "rules about other tasks (evenly with app=web by zone) leave it only 1 of 2 nodes: "
+            "wait for those tasks, or change the rules",
+        ),
+        (
+            Reason(Token.NO_MATCHING_NODE, "nodes", need=1, subject="near app=db by rack", never=True),
+            "rules about other tasks (near app=db by rack) leave it none of 1 node, which have no label that the rules "
+            "are about: label nodes, or change the rules",
+        ),
+        (
             Reason(Token.NO_MATCHING_NODE, need=1, never=True),
             "every node is tainted, cordoned or lost: tolerate the taints, or open or add a node",
         ),

@@ -13,6 +13,7 @@ import gpuyard
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "src" / "gpuyard" / "examples"
+MANIFESTS = ROOT / "src" / "gpuyard" / "worlds" / "kubernetes" / "manifests"
 
 # One group, so that parallel workers do not each build and install the same wheel.
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("wheel")]
@@ -51,6 +52,8 @@ def test_the_wheel_carries_licence_types_and_examples(wheel: Path) -> None:
     information = f"gpuyard-{gpuyard.__version__}.dist-info"
     assert {f"{information}/licenses/LICENSE", f"{information}/licenses/NOTICE", "gpuyard/py.typed"} <= names
     assert {f"gpuyard/examples/{example.name}" for example in EXAMPLES.glob("*.yaml")} <= names
+    assert {f"gpuyard/worlds/kubernetes/manifests/{file.name}" for file in MANIFESTS.glob("*.yaml")} <= names
+    assert {f"gpuyard/examples/kai-demo/{file.name}" for file in (ROOT / "examples" / "kai-demo").iterdir()} <= names
     assert "gpuyard/proto/gpuyard/pool/v1/gpu_resource_manager.proto" in names
 
 

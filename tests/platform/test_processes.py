@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from gpuyard.platform.clock import monotonic_ms, wall_ms, wall_text
-from gpuyard.platform.processes import find_process, is_alive, resident_bytes, start_in_background
+from gpuyard.platform.processes import Child, find_process, is_alive, resident_bytes, start_in_background
 from tests.fakegpu.daemons import eventually
 
 NOBODY = 4_194_305
@@ -65,3 +66,22 @@ def test_one_in_the_background_has_the_variables_it_is_given_and_no_others(tmp_p
 def test_what_a_process_holds_in_memory_can_be_asked() -> None:
     assert resident_bytes(os.getpid()) > 1 << 20
     assert resident_bytes(NOBODY) == 0
+
+
+def test_a_child_hears_no_ctrl_c_of_ours_and_ends_when_we_say_so(tmp_path: Path) -> None:
+    child = Child([sys.executable, "-c", "import time; time.sleep(60)"], tmp_path / "log", os.environ)
+    assert os.getsid(child.pid) == child.pid
+    assert child.exit_code() is None
+    child.end(within_s=10)
+    assert child.exit_code() == -signal.SIGTERM
+
+
+def test_a_child_that_does_not_want_to_end_is_killed(tmp_path: Path) -> None:
+    script = (
+        "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(60)"
+    )
+    log = tmp_path / "log"
+    child = Child([sys.executable, "-c", script], log, os.environ)
+    eventually(lambda: log.read_text() == "up\n")
+    child.end(within_s=0.1)
+    assert child.exit_code() == -signal.SIGKILL

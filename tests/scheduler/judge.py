@@ -6,12 +6,13 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from gpuyard.model.jobs import Job, Neighbour, Task, TaskGroup, TaskState
+from gpuyard.model.jobs import Job, Task, TaskGroup, TaskState
 from gpuyard.model.plan import Bind
 from gpuyard.model.queues import QueueShare
 from gpuyard.model.reasons import Reason, Token
 from gpuyard.model.snapshot import Snapshot
 from gpuyard.scheduler.ledger import Ledger
+from tests.company_by_force import staying, unwanted
 from tests.replay import (
     COUNTED,
     HELD_LATER,
@@ -73,7 +74,7 @@ def next_plain_chunk(job: Job) -> list[Task]:
 
 
 def neighbourly(job: Job) -> bool:
-    return any(task.request.where.neighbours for task in job.tasks)
+    return any(task.request.where.neighbours or task.request.where.spreads for task in job.tasks)
 
 
 def one_node_for(job: Job, books: Books, chunk: list[Task] | None = None) -> str | None:
@@ -88,12 +89,12 @@ def one_node_for(job: Job, books: Books, chunk: list[Task] | None = None) -> str
 
 def unwelcome(books: Books, job: Job) -> bool:
     """Whether a task that lies near one of the job's wants no such company."""
+    snapshot = books.snapshot()
     return any(
-        carries(job, rule) and together(books, task, other, rule.level)
+        True
         for task in books.jobs[job.id].tasks
-        if task.node
-        for _, other in others_present(books, task)
-        for rule in apart_rules(other)
+        if task.node in books.nodes
+        for _ in unwanted(staying(snapshot, task), job, task, books.nodes[task.node])
     )
 
 
@@ -157,20 +158,6 @@ def newly_placed(cluster: Snapshot, books: Books) -> Iterator[tuple[Job, Task]]:
                 yield after, new
 
 
-def others_present(books: Books, task: Task) -> Iterator[tuple[Job, Task]]:
-    """Every other task that stays where it is or is certain to come."""
-    for job in books.jobs.values():
-        for other in job.tasks:
-            if other.id != task.id and other.state in HELD_LATER:
-                yield job, other
-
-
-def together(books: Books, a: Task, b: Task, level: str) -> bool:
-    """Whether two tasks lie in the same domain of a level."""
-    domain = domain_of(books, a, (level,))
-    return domain is not None and domain == domain_of(books, b, (level,))
-
-
 def domain_of(books: Books, task: Task, levels: tuple[str, ...]) -> tuple[str, ...] | None:
     """The labels that draw the domain a task lies in; None where its node lacks one, or is gone."""
     node = books.nodes.get(task.node)
@@ -178,14 +165,6 @@ def domain_of(books: Books, task: Task, levels: tuple[str, ...]) -> tuple[str, .
         return None
     values = tuple(node.labels.get(level, node.name if level == HOSTNAME else "") for level in levels)
     return values if all(values) else None
-
-
-def carries(job: Job, rule: Neighbour) -> bool:
-    return set(rule.labels) <= set(job.labels)
-
-
-def apart_rules(task: Task) -> list[Neighbour]:
-    return [rule for rule in task.request.where.neighbours if rule.apart]
 
 
 def required_groups(cluster: Snapshot, job: Job) -> Iterator[tuple[TaskGroup, tuple[str, ...]]]:

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from gpuyard.errors import InputError
 from gpuyard.model.explanation import Cost, Edit, Effect, Explanation, Field, Standing, WayKind, WayOut
 from gpuyard.model.jobs import Job, TaskState
+from gpuyard.model.nodes import OWN_LABEL
 from gpuyard.model.plan import Bind, Promise
 from gpuyard.model.quantities import GPU
 from gpuyard.model.reasons import Reason, Token
@@ -20,7 +21,7 @@ from gpuyard.policies.policy import DEFAULT, Policy, Step
 from gpuyard.scheduler.cycle import plan as plan_on
 from gpuyard.scheduler.cycle import schedule
 from gpuyard.scheduler.edits import changes_of
-from gpuyard.scheduler.explain import explain, explain_on, rank_of
+from gpuyard.scheduler.explain import JobStand, explain, explain_on, rank_of, stands_on
 from gpuyard.scheduler.ledger import Ledger
 from tests.builders import ClusterBuilder, a_cluster, a_job, a_node
 from tests.replay import follow
@@ -97,6 +98,18 @@ def test_only_jobs_that_wait_are_given_ways_out_and_they_alone_have_no_place(
         assert not explanation.gets
 
 
+@pytest.mark.parametrize("policy", POLICIES, ids=["free-places", "all-steps"])
+@given(cluster=clusters())
+def test_the_short_answers_about_many_are_those_of_the_long_ones(policy: Policy, cluster: Snapshot) -> None:
+    ledger = Ledger.of(cluster)
+    facts = ledger.facts()
+    found = stands_on(ledger, list(ledger.jobs), policy)
+    for job in ledger.jobs:
+        long = explain(cluster, job, policy)
+        assert found[job] == JobStand(long.standing, long.blockers)
+    assert ledger.facts() == facts
+
+
 @given(clusters())
 def test_a_rank_counts_those_ahead(cluster: Snapshot) -> None:
     ledger = Ledger.of(cluster)
@@ -162,6 +175,13 @@ def test_what_is_too_large_is_not_also_called_too_little() -> None:
     explanation = explain(cluster, "big")
     assert explanation.standing is Standing.NEVER
     assert tokens(explanation) == [Token.TOO_LARGE]
+
+
+def test_labels_of_a_worlds_own_are_named_as_people_know_them_and_many_values_are_counted() -> None:
+    names = [f"n{number}" for number in range(8)]
+    cluster = a_cluster().nodes(1, gpus=4).jobs(a_job("pinned").gpus(1).where(f"{OWN_LABEL}name", *names)).snapshot()
+    (blocker,) = explain(cluster, "pinned").blockers
+    assert (blocker.token, blocker.subject) == (Token.NO_MATCHING_NODE, "name in n0|n1|n2|n3|n4|3 more")
 
 
 def test_each_role_may_have_its_own_blocker() -> None:

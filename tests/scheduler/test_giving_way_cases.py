@@ -99,3 +99,15 @@ def stale_gang_in_the_way() -> Snapshot:
     """A gang that has lost one of its two tasks, and a job that is owed the GPU of the other."""
     gang = a_job("g").team("lent").tasks(2).on("n", 0).on("n", state=TaskState.FAILED)
     return owing(1).jobs(gang, a_job("w").team("owed")).snapshot()
+
+
+def test_tasks_of_different_jobs_may_have_the_same_id() -> None:
+    """As pods of two namespaces have: each is told as what it is, and whoever finds another place moves there."""
+    cluster = owing(2).having(a_node("other").gpus(1))
+    runs = [a_job(id).team("lent").on("n", device) for device, id in enumerate(("a", "b"))]
+    snapshot = cluster.jobs(*runs, a_job("w").team("owed").gpus(2)).snapshot()
+    jobs = [replace(job, tasks=tuple(replace(task, id="web-0") for task in job.tasks)) for job in snapshot.jobs[:2]]
+    plan = schedule(replace(snapshot, jobs=(*jobs, snapshot.jobs[2])))
+    stopped = {(action.job, type(action)) for action in plan.actions if isinstance(action, Evict | Move)}
+    assert stopped == {("a", Evict), ("b", Move)} or stopped == {("a", Move), ("b", Evict)}
+    assert promised(plan) == ["w-0"]

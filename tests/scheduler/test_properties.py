@@ -13,7 +13,7 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from gpuyard.model.jobs import TaskState
+from gpuyard.model.jobs import NOBODY, TaskState
 from gpuyard.model.plan import Bind, Evict, Plan, Promise
 from gpuyard.model.snapshot import Snapshot
 from gpuyard.policies.policy import DEFAULT, NodePlacement, Step
@@ -22,11 +22,10 @@ from gpuyard.scheduler.cycle import schedule
 from gpuyard.scheduler.ledger import Ledger
 from gpuyard.scheduler.verify import verify
 from tests.builders import a_cluster, a_job, a_node
+from tests.company_by_force import is_meant, is_near, staying, unwanted
 from tests.conftest import EXAMPLES, LONG, LONG_FACTOR
 from tests.replay import COUNTED, counted, counted_firm, queue_charges, replay, satisfied, subgroups, tasks_by_leaf
 from tests.scheduler.judge import (
-    apart_rules,
-    carries,
     changed_jobs,
     domain_of,
     leaf_queues,
@@ -34,13 +33,11 @@ from tests.scheduler.judge import (
     newly_placed,
     next_plain_chunk,
     one_node_for,
-    others_present,
     required_groups,
     share_of,
     started_in,
     started_plain_gangs,
     tasks_in,
-    together,
     touched,
     without,
 )
@@ -135,11 +132,9 @@ def test_a_group_that_requires_a_level_lies_in_one_domain_of_it(cluster: Snapsho
 @given(clusters())
 def test_tasks_that_must_be_apart_never_meet(cluster: Snapshot) -> None:
     books = replay(schedule(cluster, ALLOCATE), cluster)
+    after = books.snapshot()
     for job, task in newly_placed(cluster, books):
-        for other_job, other in others_present(books, task):
-            met = [rule for rule in apart_rules(task) if carries(other_job, rule)]
-            met += [rule for rule in apart_rules(other) if carries(job, rule)]
-            assert not any(together(books, task, other, rule.level) for rule in met)
+        assert list(unwanted(staying(after, task), job, task, books.nodes[task.node])) == []
 
 
 @given(clusters())
@@ -147,11 +142,9 @@ def test_a_task_that_must_be_near_others_is(cluster: Snapshot) -> None:
     books = replay(schedule(cluster, ALLOCATE), cluster)
     for job, task in newly_placed(cluster, books):
         for rule in task.request.where.neighbours:
-            found = any(
-                carries(o, rule) and together(books, task, t, rule.level) for o, t in others_present(books, task)
-            )
+            near = is_near(staying(books.snapshot(), task), job, task, books.nodes[task.node], rule)
             # The first of its kind may start a domain.
-            assert found or rule.apart or carries(job, rule)
+            assert near or rule.apart or is_meant(job, task, rule)
 
 
 # -------------------------------------------------------------------------------------------------------- queues
@@ -202,7 +195,8 @@ def test_every_job_that_waits_has_a_reason_and_is_listed_once(cluster: Snapshot)
     assert all(waiting.reasons for waiting in plan.waiting)
     started = {action.job for action in plan.actions}
     for job in cluster.jobs:
-        if any(task.state is TaskState.PENDING for task in job.tasks) and job.id not in started:
+        waits = job.queue != NOBODY and any(task.state is TaskState.PENDING for task in job.tasks)
+        if waits and job.id not in started:
             assert plan.reasons_for(job.id), f"nobody says why {job.id} waits"
 
 
@@ -233,6 +227,14 @@ def test_of_equal_nodes_the_first_by_name_is_taken(names: list[str], gpus: int) 
     (bind,) = schedule(cluster, ALLOCATE).actions
     assert isinstance(bind, Bind)
     assert bind.node == min(names)
+
+
+@thorough
+@given(clusters())
+def test_what_is_nobodys_is_left_alone_and_never_waits(cluster: Snapshot) -> None:
+    plan = schedule(cluster)
+    spoken_of = {action.job for action in plan.actions} | {job for entry in plan.waiting for job in entry.jobs}
+    assert spoken_of.isdisjoint(job.id for job in cluster.jobs if job.queue == NOBODY)
 
 
 # ------------------------------------------------------------------------------------------------------- ledgers

@@ -76,7 +76,8 @@ def test_whatever_ran_on_a_drained_node_stops_or_moves(policy: Policy, cluster: 
     evicted = {action.task for action in before.actions if isinstance(action, Evict | Move)}
     for job in cluster.jobs:
         here = [task for task in job.tasks if task.node == node.name and task.state is TaskState.RUNNING]
-        assert job.id in named or all(task.id in evicted for task in here)
+        # What is nobody's is not there to be placed anew.
+        assert not job.queue or job.id in named or all(task.id in evicted for task in here)
 
 
 # ------------------------------------------------------------------------------------------------------ examples
@@ -181,3 +182,19 @@ def test_a_job_that_only_starts_elsewhere_is_not_disturbed() -> None:
     found = what_if(cluster, (NodeSeen(a_node("node-0").gpus(2).node()),))
     (moved,) = found.moved
     assert (moved.sources, moved.nodes, moved.reason) == (("node-1",), ("node-0",), None)
+
+
+def test_asking_does_not_forget_a_job_whose_end_is_known() -> None:
+    ledger = Ledger.of(a_cluster().nodes(1).jobs(a_job("short").lasts(limit_ms=1000).on("node-1", 0)).snapshot())
+    facts = ledger.facts()
+    what_if_on(ledger, (JobGone("short"),))
+    assert ledger.facts() == facts
+
+
+def test_what_is_nobodys_is_not_sent_anywhere() -> None:
+    """Pods of other schedulers on a node that is drained: they are not there to be placed anew."""
+    cluster = a_cluster().nodes(2).jobs(a_job("theirs").gpus(1).on("node-1", 0)).snapshot()
+    theirs = [replace(job, queue="") for job in cluster.jobs]
+    (cordoned,) = drained(theirs, cluster.nodes[:1], now_ms=0)
+    assert isinstance(cordoned, NodeSeen)
+    assert drained(cluster.jobs, cluster.nodes[:1], now_ms=0)[1:] != ()

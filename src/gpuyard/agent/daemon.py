@@ -19,16 +19,18 @@ import grpc.aio
 import msgspec
 
 import gpuyard
-from gpuyard.agent import cgroups, gpus, logs, stream
+from gpuyard.agent import cgroups, logs, stream
 from gpuyard.agent.attempts import Holding
 from gpuyard.agent.core import Core, Identity
-from gpuyard.agent.gpus import NoNvml, RealNvml, Yard
+from gpuyard.agent.gpus import Yard
 from gpuyard.agent.home import Home, incarnation, prepare
 from gpuyard.agent.membership import joined
 from gpuyard.agent.meter import measure
 from gpuyard.agent.process_runtime import Measured, ProcessRuntime, prune
 from gpuyard.agent.settings import DEFAULT_FAKE_GPUS, Settings
-from gpuyard.errors import AgentError, GpuyardError
+from gpuyard.errors import AgentError, GpuyardError, NvmlError
+from gpuyard.nvml.gpus import devices
+from gpuyard.nvml.library import ListeningNvml, NoNvml
 from gpuyard.platform.clock import boot_ms, wall_text
 from gpuyard.platform.files import write_private
 from gpuyard.platform.listening import host_name
@@ -198,7 +200,7 @@ class Daemon:
     def _facts(self) -> MachineFacts:
         way = self._way.find()
         return MachineFacts(
-            devices=gpus.devices(self._yard.gpus),
+            devices=devices(self._yard.gpus),
             cpu_milli=own_cpu_milli(),
             memory_bytes=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
             labels=self._settings.labels,
@@ -396,8 +398,8 @@ def find_gpus(settings: Settings, home: Home) -> tuple[Yard, FakeGpus | None]:
     """Real ones, else fake ones; what was asked for goes first."""
     if not settings.fake_gpus:
         try:
-            nvml = RealNvml()
-        except AgentError as error:
+            nvml = ListeningNvml()
+        except NvmlError as error:
             say(str(error).partition("\n")[0])
         else:
             if nvml.gpus():
@@ -409,7 +411,7 @@ def find_gpus(settings: Settings, home: Home) -> tuple[Yard, FakeGpus | None]:
 
     fakes = FakeGpus(home.fake, Kind(count, settings.fake_product))
     variables = fakes.up(say)
-    return Yard(RealNvml(), variables), fakes
+    return Yard(ListeningNvml(), variables), fakes
 
 
 def run(settings: Settings) -> None:

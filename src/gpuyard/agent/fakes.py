@@ -1,8 +1,8 @@
 """Fake GPUs for a machine that has no real ones: brought up once, kept as long as tasks run, shown to them.
 
-Place in the flow: daemon ─▶ **fakes** ─▶ gpuyard.fakegpu ─▶ NVML as gpus.py sees it. Invariant: the agent and its tasks
-see the same model; a task that runs is told to it, so `nvidia-smi` shows it busy. An agent that ends in order takes
-them down, unless something still runs.
+Place in the flow: daemon ─▶ **fakes** ─▶ gpuyard.fakegpu ─▶ NVML. Invariant: the agent and its tasks see the same
+model; a task that runs is told to it, so `nvidia-smi` shows it busy. An agent that ends in order takes them down,
+unless something still runs.
 """
 
 from __future__ import annotations

@@ -13,9 +13,9 @@ from pathlib import Path
 import msgspec
 
 from gpuyard.agent.attempts import Holding
-from gpuyard.agent.gpus import Nvml
 from gpuyard.model.jobs import DeviceShare
 from gpuyard.model.quantities import MILLI
+from gpuyard.nvml.library import Nvml
 from gpuyard.platform.clock import wall_ms
 from gpuyard.platform.processes import descends_from, process_parents
 

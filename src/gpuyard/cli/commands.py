@@ -86,7 +86,7 @@ SECTIONS: Final[dict[str, dict[str, Entry]]] = {
         "scenario": Entry("scenario:scenario", "Rules of scheduling, written as examples and judged."),
         "schema": Entry("schema:schema", "Print the JSON Schema of a kind of file."),
         "fake": Entry("fake:fake", "GPUs that are not there, for programs that believe in them."),
-        "kube": Entry("kube:kube", "Kubernetes: a testbed of real parts on this machine."),
+        "kube": Entry("kube:kube", "Kubernetes: scheduler, install, questions; a testbed of real parts."),
     },
 }
 

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from gpuyard.cli.exit_codes import FAILURE
 from gpuyard.cli.output import FORMATS, form_option, print_data
-from gpuyard.cli.session import Session, connected
+from gpuyard.cli.session import Session, connected_anywhere, namespace_option
 from gpuyard.cli.terminal import in_colour, one_line
+from gpuyard.model.findings import FAIL, OK, WARN, Finding
 
 if TYPE_CHECKING:
     from gpuyard.wire.rest import NodeObject, Status
 
-OK: Final = "ok"
-WARN: Final = "warn"
-FAIL: Final = "fail"
 _COLOURS: Final = {OK: "green", WARN: "yellow", FAIL: "red"}
 LOW_DISK_PERCENT: Final = 10
 EMPTY_DISK_PERCENT: Final = 2
@@ -25,34 +23,50 @@ SLOW_CYCLE_MS: Final = 1_000
 MAX_NAMED: Final = 5
 
 
-class Finding(NamedTuple):
-    """One thing that was looked at."""
-
-    verdict: str
-    about: str
-    what: str
-    fix: str = ""
-
-
 @click.command(epilog="Ends with 1 if anything fails. -o json is for programs.")
+@click.option("--pod", default="", metavar="POD", help="Kubernetes: look at this pod, not at all that wait.")
+@namespace_option
 @form_option
-@connected
-def doctor(session: Session, output: str | None) -> None:
+@connected_anywhere
+def doctor(session: Session, pod: str, output: str | None) -> None:
     """Check the server, the token, versions, machines, teams, GPUs, database, disk and isolation.
+
+    With a Kubernetes context: the way to it, your rights, its kinds, scheduler, nodes, GPUs and queues; and of every
+    pod of the namespace that waits its namespace, queue, schedulerName, quota, nodes, and for gangs all of it at once.
 
     \b
     gpuyard doctor
     gpuyard doctor -o json
+    gpuyard doctor --kubernetes -n vision
+    gpuyard doctor --kubernetes -n vision --pod train-0
     """
     form = _form(session, output)
-    findings = list(_findings(session))
+    findings = list(_examined(session, pod))
     if form == "text":
-        for finding in findings:
-            _print(finding)
+        _print_all(findings)
     else:
         print_data([finding._asdict() for finding in findings], form)
     if any(finding.verdict == FAIL for finding in findings):
         click.get_current_context().exit(FAILURE)
+
+
+def _examined(session: Session, pod: str) -> Iterator[Finding]:
+    """Settings that cannot be read are a finding, too."""
+    from gpuyard.errors import GpuyardError
+
+    try:
+        on_kubernetes = session.on_kubernetes
+    except GpuyardError:
+        on_kubernetes = False
+    if not on_kubernetes:
+        if pod:
+            raise click.UsageError("--pod is for a Kubernetes cluster: add --kubernetes, or a context of one.")
+        yield from _findings(session)
+        return
+    from gpuyard.cli.kube_questions import target_of
+    from gpuyard.kube.doctor import examine
+
+    yield from examine(target_of(session), pod)
 
 
 def _form(session: Session, output: str | None) -> str:
@@ -63,6 +77,17 @@ def _form(session: Session, output: str | None) -> str:
         return session.output(output, FORMATS, "text")
     except GpuyardError:
         return "text"
+
+
+def _print_all(findings: list[Finding]) -> None:
+    subject = ""
+    for finding in findings:
+        if finding.subject != subject:
+            subject = finding.subject
+            click.echo()
+            if subject:
+                click.echo(click.style(one_line(subject), bold=True) if in_colour() else one_line(subject))
+        _print(finding)
 
 
 def _print(finding: Finding) -> None:

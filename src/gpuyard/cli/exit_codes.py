@@ -50,7 +50,17 @@ def code_of(error: GpuyardError) -> int:
         (errors.ClientError, FAILURE),
         (errors.ServiceError, FAILURE),
         (errors.AgentError, FAILURE),
+        (errors.NvmlError, FAILURE),
+        (errors.KubeletError, UNREACHABLE),
+        (errors.KubeUnreachableError, UNREACHABLE),
         (errors.KubeTestbedError, FAILURE),
+        (errors.KubeError, FAILURE),
         (errors.RefusedError, REJECTED),
     )
+    if isinstance(error, errors.KubeRefusedError):
+        return _BY_STATUS.get(error.status, FAILURE)
     return next((code for kind, code in by_kind if isinstance(error, kind)), USAGE)
+
+
+_BY_STATUS: Final = {401: NOT_ALLOWED, 403: NOT_ALLOWED, 404: NOT_FOUND, 409: CONFLICT}
+"""What an API server of Kubernetes answers where it answers no."""

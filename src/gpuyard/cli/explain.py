@@ -9,7 +9,7 @@ import click
 
 from gpuyard.cli.inputs import InputFile
 from gpuyard.cli.output import FORMATS, form_option, print_data
-from gpuyard.cli.session import Session, connected
+from gpuyard.cli.session import Session, connected_anywhere, namespace_option
 
 if TYPE_CHECKING:
     from gpuyard.model.snapshot import Snapshot
@@ -20,26 +20,33 @@ MAX_JOBS_NAMED = 10
 @click.command(epilog="How to read the answer: docs/explain.md. To try a way out: gpuyard what-if")
 @click.argument("job", metavar="JOB")
 @click.option("--cluster", "cluster_path", type=InputFile(), help="Answer from a cluster file instead.")
+@namespace_option
 @form_option
-@connected
+@connected_anywhere
 def explain(session: Session, job: str, cluster_path: Path | None, output: str | None) -> None:
     """Say everything about one job: what blocks it, its turn, and the cheapest ways out.
 
     Every way out has been tried: after it, the next plan does give the job a place. Of a job that runs it says
     where, since when and why, and whether it must give way and to whom. Ends with 0 if the job runs or can, 10 if it
     waits, 11 if waiting alone cannot help; from a cluster file always with 0. A file named - is read from a pipe.
+    With a Kubernetes context a JOB is a pod or what its pods belong to: POD, NAMESPACE/POD, KIND/NAME.
 
     \b
     gpuyard explain 17
     gpuyard explain train -o json
+    gpuyard explain train-0 --kubernetes -n vision
     gpuyard explain llm --cluster cluster.yaml
     gpuyard demo --yaml | gpuyard explain ads-sweep --cluster -
     """
     form = session.output(output, FORMATS, "text")
-    if cluster_path is None:
-        _ask_server(session, job, form)
-    else:
+    if cluster_path is not None:
         _answer_from_file(job, cluster_path, form)
+    elif session.on_kubernetes:
+        from gpuyard.cli.kube_questions import explain_pod
+
+        explain_pod(session, job, form)
+    else:
+        _ask_server(session, job, form)
 
 
 def _ask_server(session: Session, job: str, output: str) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 import click
 
 from gpuyard.cli.listing import Look, listing_options, show_all, table_lines
-from gpuyard.cli.session import Session, connected
+from gpuyard.cli.session import Session, connected_anywhere
 from gpuyard.cli.terminal import on_terminal, one_line
 
 if TYPE_CHECKING:
@@ -33,16 +34,24 @@ def gpu() -> None:
 @gpu.command()
 @click.option("--node", "name", default="", help="Of one machine.")
 @click.option("--map/--list", "as_map", default=None, help="A map, or a line each.  [default: a map on a terminal]")
-@connected
+@connected_anywhere
 @listing_options
 def ls(session: Session, look: Look, name: str, as_map: bool | None) -> None:
     """Show every GPU: a map of fragments on a terminal, a line each elsewhere.
+
+    With a Kubernetes context also which pod has which, as far as the nodes tell (gpuyard kube node).
 
     \b
     gpuyard gpu ls
     gpuyard gpu ls --list --sort free
     gpuyard gpu ls -o json
+    gpuyard gpu ls --kubernetes --map
     """
+    if session.on_kubernetes:
+        from gpuyard.cli.kube_questions import show_gpus
+
+        show_gpus(session, look, name, as_map)
+        return
     from gpuyard.cli.device_columns import DEVICES
     from gpuyard.sdk import calls
 
@@ -54,7 +63,7 @@ def ls(session: Session, look: Look, name: str, as_map: bool | None) -> None:
     show_all(session, calls.list_devices(node=name), DEVICES, look)
 
 
-def fragments(devices: list[DeviceObject]) -> list[str]:
+def fragments(devices: Sequence[DeviceObject]) -> list[str]:
     """A row per machine: one sign per GPU, how much is free in all, and how much of that in whole GPUs."""
     rows = [["NODE", "GPUS", "FREE", "WHOLE", "MODEL"]]
     nodes: dict[str, list[DeviceObject]] = {}

@@ -10,7 +10,7 @@ import click
 from gpuyard.cli.flags import DURATION
 from gpuyard.cli.listing import Look, listing_options, show_all
 from gpuyard.cli.output import FORMATS, form_option
-from gpuyard.cli.session import Session, connected
+from gpuyard.cli.session import Session, connected, connected_anywhere
 from gpuyard.cli.terminal import ask, one_line, talk
 
 if TYPE_CHECKING:
@@ -32,15 +32,21 @@ def node() -> None:
 
 
 @node.command()
-@connected
+@connected_anywhere
 @listing_options
 def ls(session: Session, look: Look) -> None:
-    """List the machines.
+    """List the machines; with a Kubernetes context, its nodes.
 
     \b
     gpuyard node ls
     gpuyard node ls -o wide --sort state
+    gpuyard node ls --kubernetes
     """
+    if session.on_kubernetes:
+        from gpuyard.cli.kube_questions import list_nodes
+
+        list_nodes(session, look)
+        return
     from gpuyard.cli.node_columns import NODES
     from gpuyard.sdk import calls
 

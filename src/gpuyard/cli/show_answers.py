@@ -57,8 +57,13 @@ def _shown(words: str) -> Text:
 def show_explanation(out: Console, explanation: Explanation, now_ms: int) -> None:
     """Where a job stands, and then only what there is to say about it."""
     out.print(_shown(f"{explanation.job} (team {explanation.queue}) {standing_text(explanation)}"), style="bold")
+    show_body(out, explanation, now_ms)
+
+
+def show_body(out: Console, explanation: Explanation, now_ms: int) -> None:
+    """All but the first line."""
     for heading, lines in _sections(explanation, now_ms):
-        _section(out, heading, lines)
+        show_section(out, heading, lines)
     if explanation.queues:
         _heading(out, "Its queues, in GPUs")
         out.print(Padding(_queues(explanation.queues), (0, 0, 0, 2), expand=False))
@@ -86,7 +91,8 @@ def _why(explanation: Explanation) -> Iterator[str]:
         yield f"nodes are chosen {placement_text(explanation.placement)}"
 
 
-def _section(out: Console, heading: str, lines: Iterable[str]) -> None:
+def show_section(out: Console, heading: str, lines: Iterable[str]) -> None:
+    """A heading with its lines; nothing where there are none."""
     listed = list(lines)
     if listed:
         _heading(out, heading)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -11,7 +12,7 @@ from gpuyard.cli.flags import AMOUNT, DURATION, KEY_VALUE
 from gpuyard.cli.inputs import PIPE, InputFile
 from gpuyard.cli.listing import Look, listing_options, show_all
 from gpuyard.cli.output import FORMATS, form_option
-from gpuyard.cli.session import Session, connected
+from gpuyard.cli.session import Session, connected, connected_anywhere
 from gpuyard.cli.terminal import ask, one_line, talk
 
 if TYPE_CHECKING:
@@ -35,15 +36,21 @@ def team() -> None:
 
 
 @team.command()
-@connected
+@connected_anywhere
 @listing_options
 def ls(session: Session, look: Look) -> None:
-    """List all teams and the queues above them.
+    """List all teams and the queues above them; with a Kubernetes context, its Queue objects.
 
     \b
     gpuyard team ls
     gpuyard team ls -o csv
+    gpuyard team ls --kubernetes
     """
+    if session.on_kubernetes:
+        from gpuyard.cli.kube_questions import list_queues
+
+        list_queues(session, look)
+        return
     from gpuyard.cli.team_columns import TEAMS
     from gpuyard.sdk import calls
 
@@ -52,24 +59,36 @@ def ls(session: Session, look: Look) -> None:
 
 @team.command()
 @form_option
-@connected
+@connected_anywhere
 def tree(session: Session, output: str | None) -> None:
     """Show the tree: owed, held, borrowed, lent, waiting; in GPUs.
 
     \b
     gpuyard team tree
     gpuyard team tree -o json
+    gpuyard team tree --kubernetes --kube-context admin@prod
     """
-    from gpuyard.cli.listing import print_verbatim, table_lines
-    from gpuyard.cli.terminal import PIPED_WIDTH
+    from gpuyard.cli.listing import print_verbatim
     from gpuyard.sdk import calls
 
     form = session.output(output, FORMATS, "text")
-    if form != "text":
+    if session.on_kubernetes:
+        from gpuyard.cli.kube_questions import show_queues
+
+        show_queues(session, form)
+    elif form != "text":
         print_verbatim(list(session.client.items(calls.list_teams().verbatim())), form)
-        return
+    else:
+        print_tree(list(session.client.teams()))
+
+
+def print_tree(teams: Sequence[TeamObject]) -> None:
+    """A line per queue, below the one it belongs to."""
+    from gpuyard.cli.listing import table_lines
+    from gpuyard.cli.terminal import PIPED_WIDTH
+
     rows = [["TEAM", "OWED", "HELD", "BORROWED", "LENT", "FAIR SHARE", "LIMIT", "WAITING", "JOBS"]]
-    for found, depth in _in_order(list(session.client.teams())):
+    for found, depth in _in_order(teams):
         rows.append(
             [
                 "  " * depth + one_line(found.name),
@@ -87,7 +106,7 @@ def tree(session: Session, output: str | None) -> None:
         click.echo(line)
 
 
-def _in_order(teams: list[TeamObject], parent: str | None = None, depth: int = 0) -> list[tuple[TeamObject, int]]:
+def _in_order(teams: Sequence[TeamObject], parent: str | None = None, depth: int = 0) -> list[tuple[TeamObject, int]]:
     listed = []
     for found in teams:
         if found.parent == parent:

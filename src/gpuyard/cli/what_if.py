@@ -9,7 +9,7 @@ import click
 
 from gpuyard.cli.inputs import InputFile
 from gpuyard.cli.output import FORMATS, form_option, print_data
-from gpuyard.cli.session import Session, connected
+from gpuyard.cli.session import Session, connected_anywhere
 
 if TYPE_CHECKING:
     from gpuyard.model.difference import Difference
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @click.option("-f", "--file", "file_path", type=InputFile(), help="The change, as an option.")
 @click.option("--cluster", "cluster_path", type=InputFile(), help="Answer from a cluster file instead.")
 @form_option
-@connected
+@connected_anywhere
 def what_if(
     session: Session, change_path: Path | None, file_path: Path | None, cluster_path: Path | None, output: str | None
 ) -> None:
@@ -29,9 +29,11 @@ def what_if(
 
     A change is another quota, a drained, removed or new node, a new job, a cancelled one, or several of these. The
     next plan is made without it and with it; the difference is shown. A file named - is read from a pipe.
+    With a Kubernetes context the cluster is read as its scheduler reads it, and nothing is written there.
 
     \b
     gpuyard what-if change.yaml
+    gpuyard what-if change.yaml --kubernetes
     gpuyard what-if change.yaml --cluster cluster.yaml -o json
     echo 'queues: {ads: {limit: 16}}' | gpuyard what-if -
     """
@@ -39,10 +41,14 @@ def what_if(
     if path is None:
         raise click.UsageError("Name the change: gpuyard what-if change.yaml")
     form = session.output(output, FORMATS, "text")
-    if cluster_path is None:
-        _ask_server(session, path, form)
-    else:
+    if cluster_path is not None:
         _answer_from_file(path, cluster_path, form)
+    elif session.on_kubernetes:
+        from gpuyard.cli.kube_questions import what_if_cluster
+
+        what_if_cluster(session, path, form)
+    else:
+        _ask_server(session, path, form)
 
 
 def _ask_server(session: Session, path: Path, output: str) -> None:

@@ -35,9 +35,9 @@ from gpuyard.fakegpu.exporter import CONTENT_TYPE, HOSTNAME_LABELS, exposition
 from gpuyard.fakegpu.fleet import Fleet, a_fleet, reduced
 from gpuyard.fakegpu.publish import Publisher
 from gpuyard.fakegpu.reload import FleetFile, Loaded, Refused
-from gpuyard.fakegpu.web import Page, WebServer
 from gpuyard.fakegpu.yard import MAX_SHOWN, Yard
 from gpuyard.platform.clock import monotonic_ms, wall_ms, wall_text
+from gpuyard.platform.web import Page, WebServer
 
 STEP_MS: Final = 250
 PORT: Final = 9400

@@ -20,7 +20,7 @@ from gpuyard.model.work import OnNodeLost
 from gpuyard.policies.policy import Policy
 
 NAME_PATTERN: Final = r"^[^\s/\x00-\x1f\x7f-\x9f\u200b\u200e\u200f\u202a-\u202e\u2060-\u2069\ufeff]{1,253}$"
-TAINT_PATTERN: Final = r"^[^\s=]+(=[^\s=]*)?$"
+TAINT_PATTERN: Final = r"^[^\s=:]+(=[^\s=:]*)?(:[^\s=:]+)?$"
 MIG_PATTERN: Final = r"^[1-7]g\.[0-9]{1,4}gb(\+[a-z.]+)?$"
 PERCENT_PATTERN: Final = r"^[0-9]{1,9}(\.[0-9]{1,4})?%$"
 
@@ -28,7 +28,7 @@ ENV_PATTERN: Final = r"^[A-Za-z_][A-Za-z0-9_]{0,252}$"
 
 PATTERN_WORDS: Final = {
     NAME_PATTERN: "a name without blanks, slashes or invisible characters, at most 253 long",
-    TAINT_PATTERN: "a taint written as key or key=value",
+    TAINT_PATTERN: "a taint written as key or key=value, with :EFFECT if it has one",
     MIG_PATTERN: "a MIG profile such as 1g.10gb",
     PERCENT_PATTERN: "a percentage such as 40% or 12.5%",
     ENV_PATTERN: "the name of a variable: letters, digits and underscores",
@@ -56,14 +56,14 @@ def says(description: str, *examples: object) -> Meta:
     return Meta(description=description, examples=list(examples) or None)
 
 
-class _Fields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+class Fields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """What all parts of a file have in common."""
 
 
 # ---------------------------------------------------------------------------------------------------------- nodes
 
 
-class NodeFields(_Fields):
+class NodeFields(Fields):
     """What a node is like."""
 
     gpus: Annotated[Count | None, says("GPUs on the node; 8 unless given.")] = None
@@ -73,7 +73,14 @@ class NodeFields(_Fields):
     ram: Annotated[Amount | None, says("Host memory; 1Ti unless given.", "1Ti")] = None
     max_tasks: Annotated[Count | None, says("Tasks at once; 110 unless given.")] = None
     labels: Annotated[dict[str, str] | None, says("Labels, e.g. its rack.", {"rack": "r1"})] = None
-    taints: Annotated[list[Taint] | None, says("Marks that keep jobs away unless they tolerate them.")] = None
+    taints: Annotated[
+        list[Taint] | None,
+        says(
+            "Marks that keep jobs away unless they tolerate them; with the effect `PreferNoSchedule` only as long as "
+            "another node will do.",
+            ["dedicated=infra", "dedicated=infra:NoExecute"],
+        ),
+    ] = None
     nvlink: Annotated[
         list[list[Count]] | None,
         says("GPUs that reach each other directly; all of them unless given.", [[0, 1], [2, 3]]),
@@ -111,7 +118,7 @@ class ClusterSpec(NodeFields):
 # --------------------------------------------------------------------------------------------------------- queues
 
 
-class RationSpec(_Fields):
+class RationSpec(Fields):
     """What a queue is owed and allowed of one resource. `unlimited` is a value for both."""
 
     quota: Annotated[Amount | None, says("What it is owed; as much as it asks for unless given.")] = None
@@ -125,7 +132,7 @@ class RationSpec(_Fields):
 Ration = RationSpec | Amount
 
 
-class QueueFields(_Fields):
+class QueueFields(Fields):
     """What a queue is owed and allowed; `quota`, `limit` and `weight` are about GPUs."""
 
     quota: Annotated[Amount | None, says("GPUs it is owed; 0 unless given, for a parent the sum of its children.")] = (
@@ -163,27 +170,53 @@ QueuesSpec = dict[Name, QueueSpec | Amount | None]
 # ----------------------------------------------------------------------------------------------------------- jobs
 
 
-class LabelCondition(_Fields):
-    """A condition on a node's label beyond equality."""
+class LabelCondition(Fields):
+    """A condition on a label beyond equality."""
 
     not_: Annotated[str | list[str] | None, says("Values it must not have.")] = msgspec.field(default=None, name="not")
     exists: Annotated[bool | None, says("True: the label must be there; false: it must not.")] = None
+    above: Annotated[int | None, says("Its value must be a whole number above this.")] = None
+    below: Annotated[int | None, says("Its value must be a whole number below this.")] = None
 
 
 Selector = dict[str, str | list[str] | LabelCondition]
 """Label → a value, a list of values that will do, or a condition."""
 
 
-class NeighbourSpec(_Fields, kw_only=True):
+class NeighbourSpec(Fields, kw_only=True):
     """The tasks to be near to, or apart from."""
 
-    labels: Annotated[dict[str, str], says("The labels of their jobs.")]
+    labels: Annotated[Selector, says("Their labels, written like a selector.", {"app": "web"})]
     level: Annotated[
         str | None, says("The node label that draws the domain; `hostname`, the node itself, unless given.")
     ] = None
 
 
-class TopologySpec(_Fields):
+class EvenSpec(NeighbourSpec, kw_only=True):
+    """The tasks to be spread evenly over domains."""
+
+    max_skew: Annotated[
+        Positive | None, says("How many more of them a domain may have than the emptiest; 1 unless given.")
+    ] = None
+    min_domains: Annotated[
+        Positive | None, says("With fewer domains than this, the emptiest counts as having none; 1 unless given.")
+    ] = None
+    honour_selector: Annotated[
+        bool | None, says("False: nodes its selector leaves out make domains, too; true unless given.")
+    ] = None
+    honour_taints: Annotated[
+        bool | None, says("True: nodes whose taints keep it away make no domains; false unless given.")
+    ] = None
+
+
+class PreferenceSpec(Fields, kw_only=True):
+    """Nodes to be preferred."""
+
+    selector: Annotated[Selector, says("Labels of such a node.", {"disk": "ssd"})]
+    weight: Annotated[Positive | None, says("How much it counts against other preferences; 1 unless given.")] = None
+
+
+class TopologySpec(Fields):
     """Keep the group inside one domain of a level."""
 
     required: Annotated[str | None, says("This level, or it does not start.")] = None
@@ -191,7 +224,7 @@ class TopologySpec(_Fields):
     name: Annotated[Name | None, says("Which topology; the only one unless given.")] = None
 
 
-class RequestFields(_Fields):
+class RequestFields(Fields):
     """What each task asks for, all on one node."""
 
     gpus: Annotated[
@@ -212,9 +245,17 @@ class RequestFields(_Fields):
     affinity: Annotated[list[Selector] | None, says("Alternatives, one of which must hold besides the selector.")] = (
         None
     )
-    tolerations: Annotated[list[Taint] | None, says("Taints it accepts.")] = None
+    tolerations: Annotated[
+        list[Taint] | None, says("Taints it accepts; with an effect only those that have it, `*` all.")
+    ] = None
     near: Annotated[NeighbourSpec | list[NeighbourSpec] | None, says("Only with these tasks.")] = None
     apart: Annotated[NeighbourSpec | list[NeighbourSpec] | None, says("Never with these tasks.")] = None
+    even: Annotated[
+        EvenSpec | list[EvenSpec] | None, says("Only where these tasks stay evenly spread over domains.")
+    ] = None
+    prefer: Annotated[
+        PreferenceSpec | list[PreferenceSpec] | None, says("Nodes it would rather have, of those that fit.")
+    ] = None
 
 
 class GroupSpec(RequestFields, kw_only=True):
@@ -222,6 +263,7 @@ class GroupSpec(RequestFields, kw_only=True):
 
     name: Annotated[Name, says("Its name, once per job.")]
     tasks: Annotated[Positive | None, says("Its tasks; as many as `gang`, or 1.")] = None
+    labels: Annotated[dict[str, str] | None, says("Labels of its tasks, besides those of the job.")] = None
     gang: Annotated[Count | None, says("How many start together or not at all; all of them unless given.")] = None
     topology: Annotated[TopologySpec | None, says("Keep it together.")] = None
     groups: Annotated[list[GroupSpec] | None, says("The groups inside it, instead of tasks.")] = None
@@ -242,7 +284,7 @@ class JobFields(RequestFields):
         says("How many start together or not at all; all unless given. Fewer makes the job elastic."),
     ] = None
     preemptible: Annotated[bool | None, says("False: nobody may take its place; true unless given.")] = None
-    labels: Annotated[dict[str, str] | None, says("What `near` and `apart` of other jobs look at.")] = None
+    labels: Annotated[dict[str, str] | None, says("What `near`, `apart` and `even` of tasks look at.")] = None
     topology: Annotated[TopologySpec | None, says("Keep the whole job together.")] = None
     groups: Annotated[list[GroupSpec] | None, says("Its roles, instead of `tasks` and `gang`.")] = None
     min_groups: Annotated[Positive | None, says("How many of these must start; all unless given.")] = None
@@ -263,7 +305,7 @@ class JobFields(RequestFields):
     ] = None
 
 
-class LastEvictionSpec(_Fields, kw_only=True):
+class LastEvictionSpec(Fields, kw_only=True):
     """Why and for whom a job last had to give way."""
 
     reason: Annotated[str, says("A reason token.", "Reclaimed")]
@@ -308,6 +350,10 @@ class RunningJobSpec(JobSpec, kw_only=True):
     ] = None
     started: Annotated[Duration | None, says("How long ago it started; when submitted unless given.")] = None
     freeing: Annotated[bool | None, says("True: it is ending and its place will soon be free.")] = None
+    nobodys: Annotated[
+        bool | None,
+        says("True: it is of no team. What it holds is not shared out, and it never gives way; false unless given."),
+    ] = None
 
 
 # ----------------------------------------------------------------------------------------------------------- work
@@ -384,7 +430,7 @@ class WorkSpec(JobFields, kw_only=True):
     ] = None
 
 
-class ScheduleFileSpec(_Fields, kw_only=True):
+class ScheduleFileSpec(Fields, kw_only=True):
     """A job that comes again: when, what, and what about times that cannot be kept."""
 
     cron: Annotated[
@@ -410,7 +456,7 @@ class ScheduleFileSpec(_Fields, kw_only=True):
 # ---------------------------------------------------------------------------------------------------------- files
 
 
-class ClusterFileSpec(_Fields):
+class ClusterFileSpec(Fields):
     """A cluster: its nodes, its queues, what runs and what waits."""
 
     cluster: Annotated[ClusterSpec | None, says("The nodes, in short.", {"nodes": 4, "gpus": 8})] = None
@@ -434,7 +480,7 @@ class ClusterFileSpec(_Fields):
     policy: Annotated[Policy | None, says("How the cluster is run; the shipped default unless given.")] = None
 
 
-class JobListSpec(_Fields, kw_only=True):
+class JobListSpec(Fields, kw_only=True):
     """Several jobs to plan."""
 
     jobs: Annotated[list[JobSpec], Meta(description="The jobs, oldest first.", min_length=1)]
@@ -448,7 +494,7 @@ class QueueChangeSpec(QueueFields):
     )
 
 
-class NodeChangesSpec(_Fields):
+class NodeChangesSpec(Fields):
     """Nodes that go and come. Names may hold ranges."""
 
     drain: Annotated[
@@ -461,7 +507,7 @@ class NodeChangesSpec(_Fields):
     ] = None
 
 
-class ChangeFileSpec(_Fields):
+class ChangeFileSpec(Fields):
     """A change of a cluster, for `gpuyard what-if`."""
 
     queues: Annotated[
@@ -503,7 +549,7 @@ class TeamSpec(QueueFields):
     members: Members = None
 
 
-class TeamsFileSpec(_Fields, kw_only=True):
+class TeamsFileSpec(Fields, kw_only=True):
     """The whole tree of teams, as it is to be."""
 
     queues: Annotated[
@@ -521,59 +567,10 @@ class TeamChangeSpec(QueueChangeSpec):
     members: Members = None
 
 
-class TeamChangesFileSpec(_Fields, kw_only=True):
+class TeamChangesFileSpec(Fields, kw_only=True):
     """Some teams, changed or new; those that are not named stay as they are."""
 
     queues: Annotated[
         dict[Name, TeamChangeSpec | Amount | None],
         says("Other quotas, limits and so on; a bare number is the quota.", {"vision": {"quota": 8}}),
     ]
-
-
-# ------------------------------------------------------------------------------------------------------ scenarios
-
-
-class WaitingSpec(_Fields, kw_only=True):
-    """Why a job is expected to wait."""
-
-    reason: Annotated[str, says("A reason token.", "NotEnough")]
-    have: Annotated[Amount | None, says("How much there is, as a person writes it.", 0)] = None
-    need: Annotated[Amount | None, says("How much it would take.", 4)] = None
-    subject: Annotated[str | None, says("The queue, node, level or group it is about.")] = None
-    never: Annotated[bool | None, says("True: waiting alone cannot help.")] = None
-
-
-class EvictedSpec(_Fields, kw_only=True):
-    """Why and for whom a job is expected to give way."""
-
-    reason: Annotated[str, says("A reason token.", "Reclaimed")]
-    beneficiary: Annotated[Name | None, says("The job that gets the place.")] = None
-    shortfall: Annotated[Amount | None, says("GPUs its queue is then short of what it is owed.")] = None
-    tasks: Annotated[Positive | None, says("How many tasks go; all unless given.")] = None
-
-
-PlacesSpec = dict[Name, Name | list[Name] | dict[Name, Positive]]
-"""Job → its node, one node per task, tasks per node, or `anywhere`."""
-
-
-class ExpectSpec(_Fields):
-    """What the cycle must decide. Jobs that run and are not named stay; jobs that wait and are not named still wait."""
-
-    placed: Annotated[PlacesSpec | None, says("Gets this place, now or as soon as it is free.")] = None
-    started: Annotated[PlacesSpec | None, says("Starts there now.")] = None
-    promised: Annotated[PlacesSpec | None, says("Gets this place as soon as it is free.")] = None
-    moved: Annotated[PlacesSpec | None, says("Is moved to this place.")] = None
-    waiting: Annotated[dict[Name, str | list[str] | WaitingSpec | None] | None, says("Waits, for these reasons.")] = (
-        None
-    )
-    evicted: Annotated[dict[Name, str | EvictedSpec | None] | None, says("Must give way, for this reason.")] = None
-    order: Annotated[
-        list[Name] | None, says("Jobs in the order in which the plan first does something about each.")
-    ] = None
-
-
-class ScenarioFileSpec(ClusterFileSpec, kw_only=True):
-    """A rule of scheduling, shown by one cluster and what must happen in it."""
-
-    rule: Annotated[str, says("The rule, as a sentence.")]
-    expect: Annotated[ExpectSpec, says("What one cycle must decide.")]

@@ -14,7 +14,15 @@ from msgspec.structs import replace
 
 from gpuyard.errors import InputError
 from gpuyard.files.durations import read_duration
-from gpuyard.files.format import GroupSpec, JobFields, JobSpec, LastEvictionSpec, RequestFields, TopologySpec
+from gpuyard.files.format import (
+    GroupSpec,
+    JobFields,
+    JobSpec,
+    LastEvictionSpec,
+    RequestFields,
+    RunningJobSpec,
+    TopologySpec,
+)
 from gpuyard.files.nodes import HOSTNAME
 from gpuyard.files.place import Place
 from gpuyard.files.reasons import read_token
@@ -24,6 +32,7 @@ from gpuyard.model.jobs import (
     DEFAULT_PRIORITY,
     MAX_GROUP_DEPTH,
     MAX_TASKS_PER_JOB,
+    NOBODY,
     Job,
     Request,
     Task,
@@ -72,6 +81,8 @@ class Role(msgspec.Struct, frozen=True):
     tasks: int
     fields: RequestFields
     place: Place
+    labels: tuple[tuple[str, str], ...] = ()
+    """Of its tasks, besides those of the job."""
 
 
 def read_jobs_list(
@@ -157,6 +168,12 @@ def _queue(asked: Asked) -> str:
         what = f'job "{asked.name}" names the team {spec.team} and the queue {spec.queue}'
         raise place.at("queue").error(what, "they mean the same: keep one")
     named = spec.team or spec.queue
+    if isinstance(spec, RunningJobSpec) and spec.nobodys:
+        if named is not None:
+            raise place.at("nobodys").error(
+                f'job "{asked.name}" is nobody\'s and of team {named}', "keep one of the two"
+            )
+        return NOBODY
     if named is None:
         return _only_queue(asked)
     here = place.at("team" if spec.team else "queue")
@@ -274,12 +291,13 @@ def _group(spec: GroupSpec, place: Place, asked: Asked, roles: list[Role], depth
         return TaskGroup(spec.name, min_groups=spec.min_groups, children=children, topology=topology)
     _refuse_min_groups(spec, place)
     tasks, gang = _counts(spec, place, f'group "{spec.name}"')
-    roles.append(Role(spec.name, tasks, inherited(spec, asked.spec), place))
+    labels = tuple(sorted((spec.labels or {}).items()))
+    roles.append(Role(spec.name, tasks, inherited(spec, asked.spec), place, labels))
     return TaskGroup(spec.name, gang, topology=topology)
 
 
 def _refuse_own_tasks(spec: GroupSpec, place: Place) -> None:
-    for field in ("tasks", "gang", *RequestFields.__struct_fields__):
+    for field in ("tasks", "gang", "labels", *RequestFields.__struct_fields__):
         if getattr(spec, field) is not None:
             raise InputError(
                 f'group "{spec.name}" has groups below it and asks for {field} itself',
@@ -322,7 +340,8 @@ def _tasks(asked: Asked, roles: list[Role]) -> tuple[Task, ...]:
 
 def _role_tasks(job: str, role: Role, request: Request) -> list[Task]:
     stem = f"{job}/{role.name}" if role.name else job
-    return [Task(f"{stem}/{number}", request, role.name) for number in range(1, role.tasks + 1)]
+    names = [f"{stem}/{number}" for number in range(1, role.tasks + 1)]
+    return [Task(name, request, role.name, labels=role.labels) for name in names]
 
 
 def _refuse_repeated_groups(asked: Asked) -> None:

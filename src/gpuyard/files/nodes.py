@@ -24,6 +24,9 @@ DEFAULT_GPU_MEMORY: Final = "80Gi"
 DEFAULT_CPU: Final = 128
 DEFAULT_RAM: Final = "1Ti"
 DEFAULT_MAX_TASKS: Final = 110
+SOFT_EFFECT: Final = "PreferNoSchedule"
+"""The effect of taints that keep nobody away."""
+
 HOSTNAME: Final = "hostname"
 """The level that means the node itself."""
 
@@ -261,8 +264,9 @@ def _listed(profiles: dict[str, int]) -> str:
 
 
 def _taint(text: str) -> Taint:
-    key, _, value = text.partition("=")
-    return Taint(key, value)
+    mark, _, effect = text.partition(":")
+    key, _, value = mark.partition("=")
+    return Taint(key, value, effect, soft=effect == SOFT_EFFECT)
 
 
 def _or(value: int | None, default: int) -> int:

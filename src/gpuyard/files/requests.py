@@ -6,16 +6,28 @@ of some by share or by memory, or MIG slices, or none; never two of these.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, TypeVar
 
 from gpuyard.errors import InputError
-from gpuyard.files.format import LabelCondition, NeighbourSpec, RequestFields, Selector
+from gpuyard.files.format import EvenSpec, LabelCondition, NeighbourSpec, PreferenceSpec, RequestFields, Selector
 from gpuyard.files.nodes import HOSTNAME
 from gpuyard.files.place import Place
-from gpuyard.model.jobs import LabelRule, Neighbour, Operator, Request, Sharing, Toleration, Where
+from gpuyard.model.jobs import (
+    LabelRule,
+    Neighbour,
+    Operator,
+    Preference,
+    Request,
+    Sharing,
+    Spread,
+    Toleration,
+    Where,
+)
 from gpuyard.model.quantities import MILLI, cpu_milli, memory_bytes, memory_mib, milli
 
 ANY_TAINT: Final = "*"
+
+T = TypeVar("T", NeighbourSpec, EvenSpec, PreferenceSpec)
 
 _GPU_FIELDS: Final = ("gpus", "devices", "gpu_memory", "mig", "sharing")
 
@@ -109,6 +121,8 @@ def _where(spec: RequestFields, place: Place) -> Where:
             *_neighbours(spec.near, place.at("near"), apart=False),
             *_neighbours(spec.apart, place.at("apart"), apart=True),
         ),
+        spreads=_spreads(spec.even, place.at("even")),
+        preferences=_preferences(spec.prefer, place.at("prefer")),
     )
 
 
@@ -139,24 +153,77 @@ def _label_rules(key: str, value: str | list[str] | LabelCondition, place: Place
         rules.append(LabelRule(key, Operator.NOT_IN, refused))
     if value.exists is not None:
         rules.append(LabelRule(key, Operator.EXISTS if value.exists else Operator.MISSING))
+    if value.above is not None:
+        rules.append(LabelRule(key, Operator.GREATER, (str(value.above),)))
+    if value.below is not None:
+        rules.append(LabelRule(key, Operator.LESS, (str(value.below),)))
     if not rules:
-        raise place.error(f'the condition on label "{key}" is empty', "write not: VALUE, exists: true or exists: false")
+        fix = "write not: VALUE, exists: true or false, above: NUMBER or below: NUMBER"
+        raise place.error(f'the condition on label "{key}" is empty', fix)
     return rules
 
 
 def _toleration(text: str) -> Toleration:
-    if text == ANY_TAINT:
-        return Toleration()
-    key, equals, value = text.partition("=")
-    return Toleration(key, value if equals else None)
+    mark, _, effect = text.partition(":")
+    if mark == ANY_TAINT:
+        return Toleration(effect=effect)
+    key, equals, value = mark.partition("=")
+    return Toleration(key, value if equals else None, effect)
 
 
 def _neighbours(
     specs: NeighbourSpec | list[NeighbourSpec] | None, place: Place, *, apart: bool
 ) -> tuple[Neighbour, ...]:
-    listed = [specs] if isinstance(specs, NeighbourSpec) else specs or []
-    for index, spec in enumerate(listed):
-        if not spec.labels:
-            here = place.at(index).at("labels")
-            raise here.error(f"{'apart' if apart else 'near'} names no label", "name one: labels: {app: web}")
-    return tuple(Neighbour(tuple(sorted(spec.labels.items())), spec.level or HOSTNAME, apart) for spec in listed)
+    word = "apart" if apart else "near"
+    return tuple(
+        Neighbour(_pairs(spec.labels), spec.level or HOSTNAME, apart, _conditions(spec, here, word))
+        for spec, here in _listed(specs, place)
+    )
+
+
+def _spreads(specs: EvenSpec | list[EvenSpec] | None, place: Place) -> tuple[Spread, ...]:
+    return tuple(
+        Spread(
+            spec.level or HOSTNAME,
+            spec.max_skew or 1,
+            (*_equalities(spec.labels), *_conditions(spec, here, "even")),
+            spec.min_domains or 1,
+            honour_labels=spec.honour_selector is not False,
+            honour_taints=bool(spec.honour_taints),
+        )
+        for spec, here in _listed(specs, place)
+    )
+
+
+def _preferences(specs: PreferenceSpec | list[PreferenceSpec] | None, place: Place) -> tuple[Preference, ...]:
+    preferences = []
+    for spec, here in _listed(specs, place):
+        if not spec.selector:
+            raise here.at("selector").error("prefer names no label", "name one: selector: {disk: ssd}")
+        preferences.append(Preference(spec.weight or 1, _rules(spec.selector, here.at("selector"))))
+    return tuple(preferences)
+
+
+def _listed(specs: T | list[T] | None, place: Place) -> list[tuple[T, Place]]:
+    """What may be one or several, each with where it stands."""
+    if specs is None:
+        return []
+    if isinstance(specs, list):
+        return [(spec, place.at(index)) for index, spec in enumerate(specs)]
+    return [(specs, place)]
+
+
+def _pairs(labels: Selector) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted((key, value) for key, value in labels.items() if isinstance(value, str)))
+
+
+def _equalities(labels: Selector) -> tuple[LabelRule, ...]:
+    return tuple(LabelRule(key, Operator.IN, (value,)) for key, value in _pairs(labels))
+
+
+def _conditions(spec: NeighbourSpec, place: Place, word: str) -> tuple[LabelRule, ...]:
+    """What is asked of labels beyond equality."""
+    here = place.at("labels")
+    if not spec.labels:
+        raise here.error(f"{word} names no label", "name one: labels: {app: web}")
+    return _rules({key: value for key, value in spec.labels.items() if not isinstance(value, str)}, here)

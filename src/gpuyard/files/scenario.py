@@ -14,9 +14,10 @@ import msgspec
 
 from gpuyard.errors import InputError, QuantityError
 from gpuyard.files.cluster import ClusterFile, build_cluster, open_file
-from gpuyard.files.format import Amount, EvictedSpec, ExpectSpec, PlacesSpec, ScenarioFileSpec, WaitingSpec
+from gpuyard.files.format import Amount
 from gpuyard.files.place import Place
 from gpuyard.files.reasons import read_token
+from gpuyard.files.scenario_format import EvictedSpec, ExpectSpec, PlacesSpec, ScenarioFileSpec, WaitingSpec
 from gpuyard.files.shape import shaped
 from gpuyard.files.suggest import did_you_mean
 from gpuyard.model.jobs import TaskState

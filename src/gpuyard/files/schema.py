@@ -11,12 +11,12 @@ from gpuyard.files.format import (
     ClusterFileSpec,
     JobListSpec,
     JobSpec,
-    ScenarioFileSpec,
     ScheduleFileSpec,
     TeamChangesFileSpec,
     TeamsFileSpec,
     WorkSpec,
 )
+from gpuyard.files.scenario_format import ScenarioFileSpec
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 

@@ -92,7 +92,7 @@ def trust_of(access: Access) -> ssl.SSLContext | bool:
     if not access.server.startswith("https:"):
         return True
     try:
-        # httpx2 takes a context as it is; a machine's own authorities count where none is named.
+        # A machine's own authorities count where none is named.
         context = ssl.create_default_context(cadata=access.authority_pem.decode("ascii") or None)
         if access.insecure:
             context.check_hostname = False

@@ -14,7 +14,7 @@ from typing import Any, Final, Generic, TypeAlias, TypeVar
 import msgspec
 
 from gpuyard.errors import KubeError, KubeRefusedError
-from gpuyard.kubeapi.client import GONE, KubeClient, Status, refusal
+from gpuyard.kubeapi.client import GONE, NOT_FOUND, KubeClient, Status, refusal
 from gpuyard.platform.chance import some_of
 
 PAGE: Final = 500
@@ -23,6 +23,8 @@ WATCH_S: Final = 60
 """After so long the server ends a watch, and we open the next one: it cannot be dead for longer without our knowing."""
 SILENCE_S: Final = WATCH_S + 15
 MAX_EVENT_BYTES: Final = 16 << 20
+ABSENT_WAIT_S: Final = 5.0
+"""How often a kind that the cluster does not know is looked for again."""
 FIRST_WAIT_MS: Final = 100
 MOST_WAIT_MS: Final = 5_000
 
@@ -91,12 +93,15 @@ class Follower(Generic[Object]):
         *,
         outage: Outage,
         selectors: Mapping[str, str] | None = None,
+        optional: bool = False,
     ) -> None:
+        """`optional`: a kind the cluster may not know, which then counts as one of which there is no object."""
         self._client = client
         self._path = path
         self._decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(kind)
         self._selectors = dict(selectors or {})
         self._outage = outage
+        self._optional = optional
         self._version = ""
         self._failures = 0
 
@@ -108,11 +113,23 @@ class Follower(Generic[Object]):
                     listed = await self._list()
                     self._well()
                     yield listed
+                stood = self._version
                 async for change in self._watch():
                     self._well()
                     yield change
+                if self._version == stood:
+                    # Somebody between us and the server may end every watch at once.
+                    await asyncio.sleep(some_of(FIRST_WAIT_MS) / 1000)
             except KubeError as error:
-                await self._pause(error)
+                if self._is_absent(error):
+                    self._version = ""
+                    yield Listed(())
+                    await asyncio.sleep(ABSENT_WAIT_S)
+                else:
+                    await self._pause(error)
+
+    def _is_absent(self, error: KubeError) -> bool:
+        return self._optional and isinstance(error, KubeRefusedError) and error.status == NOT_FOUND
 
     def _well(self) -> None:
         self._failures = 0
@@ -132,9 +149,12 @@ class Follower(Generic[Object]):
 
     async def _list(self) -> Listed[Object]:
         found: list[Object] = []
+        version = ""
         async for page in _pages(self._client, self._path, self._selectors):
             found += [_decoded(self._decoder, raw, self._path) for raw in page.items or ()]
-            self._version = page.metadata.resource_version
+            version = page.metadata.resource_version
+        # Only once all pages are there: what is watched from the version of a part would never be listed.
+        self._version = version
         return Listed(tuple(found))
 
     # --------------------------------------------------------------------------------------------------------- watch
@@ -166,10 +186,13 @@ class Follower(Generic[Object]):
         return Gone(found) if event.type == "DELETED" else Changed(found)
 
 
-async def listed(client: KubeClient, path: str, kind: type[Object]) -> list[Object]:
+async def listed(
+    client: KubeClient, path: str, kind: type[Object], selectors: Mapping[str, str] | None = None
+) -> list[Object]:
     """All objects of a collection as they are now, for those who do not want to follow it."""
     decoder = msgspec.json.Decoder(kind)
-    return [_decoded(decoder, raw, path) async for page in _pages(client, path, {}) for raw in page.items or ()]
+    pages = _pages(client, path, selectors or {})
+    return [_decoded(decoder, raw, path) async for page in pages for raw in page.items or ()]
 
 
 async def _pages(client: KubeClient, path: str, selectors: Mapping[str, str]) -> AsyncIterator[_List]:

@@ -7,6 +7,7 @@ of their resource; moments are absolute.
 from __future__ import annotations
 
 import enum
+from typing import Final
 
 import msgspec
 
@@ -194,3 +195,14 @@ class Explanation(msgspec.Struct, frozen=True, gc=False):
     last_eviction: Reason | None = None
     at_once: int = 0
     """Of a job that waits for its turn in its array: how many of that run at once."""
+
+
+EXIT_RUNS, EXIT_WAITS, EXIT_NEVER = 0, 10, 11
+_WAITS: Final = frozenset({Standing.WAITING, Standing.GATED, Standing.BLOCKED, Standing.EVICTED})
+
+
+def exit_code(explanation: Explanation) -> int:
+    """What programs are told: 0 runs or can run, 10 waits, 11 never."""
+    if explanation.standing is Standing.NEVER:
+        return EXIT_NEVER
+    return EXIT_WAITS if explanation.standing in _WAITS else EXIT_RUNS

@@ -15,8 +15,12 @@ from gpuyard.model.quantities import MILLI
 from gpuyard.model.reasons import Reason
 
 DEFAULT_PRIORITY: Final = 50
+NOBODY: Final = ""
+"""The queue of jobs that are nobody's: in the way of everyone, and of no concern to the scheduler otherwise."""
 MAX_TASKS_PER_JOB: Final = 100_000
 MAX_GROUP_DEPTH: Final = 16
+MAX_DIGITS: Final = 63
+"""Of a label that is compared as a number: as many as a label can have."""
 
 
 class Sharing(enum.StrEnum):
@@ -34,6 +38,8 @@ class Operator(enum.StrEnum):
     NOT_IN = "not-in"
     EXISTS = "exists"
     MISSING = "missing"
+    GREATER = "greater"
+    LESS = "less"
 
 
 class LabelRule(msgspec.Struct, frozen=True, gc=False):
@@ -54,6 +60,16 @@ class LabelRule(msgspec.Struct, frozen=True, gc=False):
                 return value is not None
             case Operator.MISSING:
                 return value is None
+            case Operator.GREATER:
+                return value is not None and _is_number(value) and int(value) > int(self.values[0])
+            case Operator.LESS:
+                return value is not None and _is_number(value) and int(value) < int(self.values[0])
+
+
+def _is_number(text: str) -> bool:
+    """Of 64 bits, as in Kubernetes; anything longer is neither greater nor less than another."""
+    digits = text.removeprefix("-")
+    return digits.isascii() and digits.isdecimal() and len(digits) <= MAX_DIGITS and -(1 << 63) <= int(text) < 1 << 63
 
 
 class Toleration(msgspec.Struct, frozen=True, gc=False):
@@ -61,6 +77,8 @@ class Toleration(msgspec.Struct, frozen=True, gc=False):
 
     key: str = ""
     value: str | None = None
+    effect: str = ""
+    """Only taints of this effect; empty: whatever their effect."""
 
 
 class Neighbour(msgspec.Struct, frozen=True, gc=False):
@@ -70,6 +88,30 @@ class Neighbour(msgspec.Struct, frozen=True, gc=False):
     level: str
     """The node label that draws the domain, e.g. a zone or a rack; `hostname` means the node itself."""
     apart: bool = False
+    rules: tuple[LabelRule, ...] = ()
+    """Further conditions on the labels of those tasks; all must hold."""
+
+
+class Spread(msgspec.Struct, frozen=True, gc=False):
+    """Keep tasks that carry certain labels even over domains: no domain may have `max_skew` more than the emptiest."""
+
+    level: str
+    max_skew: int
+    rules: tuple[LabelRule, ...] = ()
+    """Which tasks are counted: those whose labels fulfil all of them."""
+    min_domains: int = 1
+    """With fewer domains than this the emptiest counts as having none."""
+    honour_labels: bool = True
+    """Only nodes whose labels the task accepts make domains and are counted on."""
+    honour_taints: bool = False
+    """Only nodes whose taints the task tolerates make domains and are counted on."""
+
+
+class Preference(msgspec.Struct, frozen=True, gc=False):
+    """Nodes a task would rather have: those whose labels fulfil all rules, the more so the larger the weight."""
+
+    weight: int
+    rules: tuple[LabelRule, ...]
 
 
 class Where(msgspec.Struct, frozen=True, gc=False):
@@ -80,6 +122,8 @@ class Where(msgspec.Struct, frozen=True, gc=False):
     gpu_models: tuple[str, ...] = ()
     """Models that will do; empty means any."""
     neighbours: tuple[Neighbour, ...] = ()
+    spreads: tuple[Spread, ...] = ()
+    preferences: tuple[Preference, ...] = ()
 
 
 ANYWHERE: Final = Where()
@@ -198,6 +242,8 @@ class Task(msgspec.Struct, frozen=True, gc=False):
     priority: int = 0
     """Order inside its group: higher first, then by position in the job."""
     started_at_ms: int = 0
+    labels: tuple[tuple[str, str], ...] = ()
+    """What rules of other tasks look at, beside the labels of its job; sorted."""
     leaving: bool = False
     """Promised a place while it still ends at its former one: it starts there only after that."""
 
@@ -207,6 +253,7 @@ class Job(msgspec.Struct, frozen=True, gc=False):
 
     id: str
     queue: str
+    """Empty: nobody's. What such a job holds is not there to be shared out, and it neither waits nor gives way."""
     tasks: tuple[Task, ...]
     group: TaskGroup = TaskGroup()
     priority: int = DEFAULT_PRIORITY
@@ -227,9 +274,11 @@ class Job(msgspec.Struct, frozen=True, gc=False):
     stale_since_ms: int | None = None
     last_evicted_at_ms: int | None = None
     movable: bool = True
-    """False opts out of consolidation."""
+    """False: it is never moved to make room; where it must give way, it stops."""
     checkpointable: bool = False
     """May be moved, never stopped for good, although it may not be preempted."""
+    protected: bool = False
+    """Must not be disturbed at the moment, whatever else holds: somebody outside forbids it."""
     last_eviction: Reason | None = None
     """Why, and for whom, it was last evicted."""
     disruption_budget: int | None = None
@@ -238,4 +287,9 @@ class Job(msgspec.Struct, frozen=True, gc=False):
     @property
     def may_move(self) -> bool:
         """Whether it may be started again elsewhere to make room."""
-        return self.movable and (self.preemptible or self.checkpointable)
+        return self.movable and not self.protected and (self.preemptible or self.checkpointable)
+
+    @property
+    def may_stop(self) -> bool:
+        """Whether it may be stopped for the sake of another."""
+        return self.preemptible and not self.protected

@@ -16,6 +16,11 @@ MIG_SLICES_PER_GPU: Final = 7
 """Compute slices of one GPU: a `1g` slice counts a seventh of a GPU against a quota, rounded up."""
 
 
+OWN_LABEL: Final = "gpuyard:"
+"""How the labels and taints begin that a world itself gives to nodes and tasks, for rules of its own. People never see
+them."""
+
+
 class MigSlices(msgspec.Struct, frozen=True, gc=False):
     """Allocatable slices of one profile on one device, e.g. four of `1g.10gb`."""
 
@@ -45,6 +50,10 @@ class Taint(msgspec.Struct, frozen=True, gc=False):
 
     key: str
     value: str = ""
+    effect: str = ""
+    """A word tolerations may name."""
+    soft: bool = False
+    """Keeps nobody away: nodes without it are preferred."""
 
 
 class Node(msgspec.Struct, frozen=True, gc=False):
@@ -72,6 +81,11 @@ class Topology(msgspec.Struct, frozen=True, gc=False):
 
     name: str
     levels: tuple[str, ...]
+
+
+def shown_labels(labels: dict[str, str]) -> dict[str, str]:
+    """The labels people have given, without those a world has."""
+    return {key: value for key, value in labels.items() if not key.startswith(OWN_LABEL)}
 
 
 def mig_slice_milli(profile: str) -> int:

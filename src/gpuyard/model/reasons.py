@@ -70,7 +70,8 @@ class Reason(msgspec.Struct, frozen=True, gc=False):
     have: int = 0
     need: int = 0
     subject: str = ""
-    """What it is about: a queue, a node, a topology level, a task group; of nodes, what each must have room for."""
+    """What it is about: a queue, a node, a topology level, a task group; of nodes, what each must have room for, or
+    which rules between tasks forbid them."""
     holders: tuple[Holding, ...] = ()
     beneficiary: str = ""
     """The job for whose sake it happens."""

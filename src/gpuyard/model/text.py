@@ -30,6 +30,8 @@ from gpuyard.model.reasons import CLUSTER, GPU_MEMORY, MIG_PREFIX, NODES, TASKS,
 
 MAX_HOLDERS_SHOWN: Final = 5
 MAX_NAMES_SHOWN: Final = 4
+LONGEST_DELAY_MS: Final = 3_650 * 24 * 3_600_000
+"""A preemption delay beyond it is none: such a job never makes others give way."""
 
 
 def printable(text: str) -> str:
@@ -123,7 +125,9 @@ def _grew(reason: Reason) -> str:
 
 
 def _queue_missing(reason: Reason) -> str:
-    return f"{_subject(reason, 'queue', 'its queue')} does not exist: create it, or submit to another one"
+    if not reason.subject:
+        return "it is of no queue, and is not placed here: submit it to one"
+    return f'queue "{reason.subject}" does not exist: create it, or submit to another one'
 
 
 def _gang_incomplete(reason: Reason) -> str:
@@ -155,10 +159,23 @@ def _over_quota(reason: Reason) -> str:
 
 
 def _no_matching_node(reason: Reason) -> str:
+    if reason.resource == NODES:
+        return _forbidden_nodes(reason)
     if not reason.subject:
         return "every node is tainted, cordoned or lost: tolerate the taints, or open or add a node"
     change = "change its selector, tolerations or GPU model, or add such a node"
     return f"no node matches what it asks for ({reason.subject}): {change}"
+
+
+def _forbidden_nodes(reason: Reason) -> str:
+    """Of nodes it could use otherwise, rules between tasks forbid some or all."""
+    rules = f"rules about other tasks{f' ({reason.subject})' if reason.subject else ''}"
+    nodes = f"{reason.need} node{'' if reason.need == 1 else 's'}"
+    if reason.never:
+        why = "which have no label that the rules are about"
+        return f"{rules} leave it none of {nodes}, {why}: label nodes, or change the rules"
+    left = f"only {reason.have} of {nodes}" if reason.have else f"none of {nodes}"
+    return f"{rules} leave it {left}: wait for those tasks, or change the rules"
 
 
 def _too_large(reason: Reason) -> str:
@@ -217,7 +234,10 @@ def _reserved(reason: Reason) -> str:
 
 
 def _delayed(reason: Reason) -> str:
-    left = f" for another {duration_text(reason.need - reason.have)}" if reason.need > reason.have else ""
+    left_ms = reason.need - reason.have
+    if left_ms > LONGEST_DELAY_MS:
+        return "it makes nobody give way, by its own wish: wait until there is room"
+    left = f" for another {duration_text(left_ms)}" if left_ms > 0 else ""
     return f"it makes nobody give way{left}, until its preemption delay is over: nothing to do"
 
 

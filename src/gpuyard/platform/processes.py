@@ -124,6 +124,38 @@ class Listener:
             self._process.wait()
 
 
+class Child:
+    """A process of ours that does its work beside us until we end it; our terminal's Ctrl-C is not for it."""
+
+    def __init__(self, command: Sequence[str], log: Path, environment: Mapping[str, str]) -> None:
+        with os.fdopen(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, PRIVATE), "ab") as file:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=file,
+                env=dict(environment),
+                start_new_session=True,
+            )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def exit_code(self) -> int | None:
+        """How it ended; None while it runs."""
+        return self._process.poll()
+
+    def end(self, within_s: float) -> None:
+        """Politely; one that takes longer is killed."""
+        self._process.terminate()
+        try:
+            self._process.wait(within_s)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
 def process_parents() -> dict[int, int]:
     """Of every process the one that started it, or that took it over."""
     found = {}

@@ -132,8 +132,7 @@ class Allocation:
             if blockers(self.draft.queues, choice.leaf, choice.at_least, choice.firm):
                 fits_nowhere = False
             elif self._fits(choice):
-                # Somebody may have waited for just this neighbour.
-                self.second_look = self.second_look or self.draft.ledger.neighbours.any_near
+                self.second_look = self.second_look or self._was_waited_for(choice)
                 return choice
             elif self.draft.reserved is None and rearrange(self.draft, choice):
                 self.second_look = True
@@ -141,6 +140,10 @@ class Allocation:
         if fits_nowhere and not self.draft.queues.resources.by_model:
             self.unfit.add(kind)
         return None
+
+    def _was_waited_for(self, placed: Waiter) -> bool:
+        """Whether somebody may have waited for just this neighbour."""
+        return bool(placed.kin) and any(map(self.draft.ledger.neighbours.is_drawn, placed.kin))
 
     def _kind(self, waiter: Waiter) -> object:
         """What does not fit for one does not fit for another of its kind, nor for one that more starts bind."""

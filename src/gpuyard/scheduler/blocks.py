@@ -26,9 +26,6 @@ PER_JOB: Final = 1
 WORK: Final = 1_000_000
 """Costs are work first and number of jobs second: one unit of work outweighs a million jobs."""
 
-ABOVE_MINIMUM: Final = 2
-"""The stage of a job that has more than its minimum."""
-
 
 class Block(msgspec.Struct, gc=False, eq=False):
     """Something that can give way as a unit."""
@@ -86,7 +83,7 @@ class Blocks:
         beneficiaries = self._draft.beneficiaries
         for placed in self._draft.placed:
             job = placed.waiter.job
-            if job.preemptible and not placed.moves and not placed.withdrawn and job.id not in beneficiaries:
+            if job.may_stop and not placed.moves and not placed.withdrawn and job.id not in beneficiaries:
                 found.setdefault(job.id, {})[placed.task.id] = placed
         return found
 
@@ -198,7 +195,7 @@ def _surplus_first(entries: Iterator[tuple[StayKey, Block]]) -> Iterator[Block]:
     """
     rests: list[tuple[StayKey, Block]] = []
     for key, block in entries:
-        if key[1] < ABOVE_MINIMUM:
+        if not key[1]:
             entries = chain(((key, block),), entries)
             break
         if block.surplus:

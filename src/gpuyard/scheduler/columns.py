@@ -46,6 +46,11 @@ class Columns:
             copy._devices = self._devices.fork()
         return copy
 
+    def reframe(self, frames: list[NodeFrame]) -> None:
+        """Nodes have changed; their rows follow like those of any other change."""
+        self._frames = frames
+        self._devices = None
+
     def beside(self, states: Sequence[NodeState], differing: Iterable[int]) -> Columns:
         """Columns of other states of the same nodes, which differ at some; both follow the same journal."""
         self.sync()

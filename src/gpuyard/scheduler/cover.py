@@ -31,7 +31,7 @@ def can_be_covered(draft: Draft, waiter: Waiter) -> bool:
     """Whether each task may go to any node it fits on, whatever the others do."""
     if waiter.job.spread or has_rule(waiter.chunk.group):
         return False
-    if draft.ledger.neighbours.any_rules or draft.queues.resources.by_model:
+    if waiter.ruled or draft.queues.resources.by_model:
         return False
     return not blockers(draft.queues, waiter.leaf, waiter.at_least, waiter.firm)
 

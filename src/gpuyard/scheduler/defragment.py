@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gpuyard.model.jobs import TaskState
+from gpuyard.model.jobs import NOBODY, Job, Task, TaskState
 from gpuyard.model.quantities import MILLI
 from gpuyard.model.reasons import Reason, Token
 from gpuyard.scheduler.blocks import Block, by_index, closure
@@ -34,11 +34,16 @@ def defragment(draft: Draft, consolidate: Consolidate) -> None:
 
 
 def in_use(draft: Draft) -> Bools:
-    """Nodes on which something is, or comes to be."""
-    used = np.array([bool(tasks) for tasks in draft.nodes.tasks_on], dtype=np.bool_)
+    """Nodes on which something is, or comes to be, that keeps them from being free."""
+    used = np.array([any(counts(task, job) for task, job in on) for on in draft.nodes.tasks_on], dtype=np.bool_)
     for placed in draft.placed:
         used[placed.position] = True
     return used
+
+
+def counts(task: Task, job: Job) -> bool:
+    """Whether a node with this task on it is in use: what is nobody's lies everywhere, and counts only with a GPU."""
+    return job.queue != NOBODY or bool(task.request.devices or task.request.mig)
 
 
 def _least_used(draft: Draft) -> list[int]:
@@ -51,12 +56,12 @@ def _all_on(draft: Draft, consolidate: Consolidate, position: int) -> list[Block
     """What would have to move to leave a node empty; nothing where not all of it can."""
     if any(placed.position == position for placed in draft.placed):
         return []
-    there = {task.id for task, _ in draft.nodes.tasks_on[position]}
-    if any(task.state is not TaskState.RUNNING for task, _ in draft.nodes.tasks_on[position]):
+    there = [(task, job) for task, job in draft.nodes.tasks_on[position] if counts(task, job)]
+    if any(task.state is not TaskState.RUNNING for task, _ in there):
         return []
     blocks = closure(list(consolidate.blocks_on(position)))
-    going = {holding.task.id for block in blocks for holding in block.holdings}
-    return blocks if there <= going else []
+    going = {(block.job.id, holding.task.id) for block in blocks for holding in block.holdings}
+    return blocks if all((job.id, task.id) in going for task, job in there) else []
 
 
 def _worth_it(draft: Draft, position: int, blocks: Sequence[Block]) -> bool:

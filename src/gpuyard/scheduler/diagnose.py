@@ -12,20 +12,24 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from gpuyard.model.jobs import Request, TaskState, Where
+from gpuyard.model.jobs import NOBODY, LabelRule, Request, Task, TaskState, Where
+from gpuyard.model.nodes import OWN_LABEL
 from gpuyard.model.quantities import GPU
 from gpuyard.model.reasons import CLUSTER, NODES, TASKS, Holding, Reason, Token
 from gpuyard.scheduler.columns import Bools, Ints
+from gpuyard.scheduler.company import Company
 from gpuyard.scheduler.draft import Draft, Left
 from gpuyard.scheduler.gang import Chunk
 from gpuyard.scheduler.headroom import blockers, delayed
 from gpuyard.scheduler.jobbook import Waiter
 from gpuyard.scheduler.measures import Measure, measures
-from gpuyard.scheduler.neighbours import allowed_nodes
+from gpuyard.scheduler.placement import Placer
 from gpuyard.scheduler.reserve import Reserve
 from gpuyard.scheduler.topology import within
 
 MAX_HOLDERS: Final = 3
+MAX_VALUES: Final = 5
+"""Of a label, named in one reason."""
 
 
 def say_why(draft: Draft) -> None:
@@ -68,7 +72,7 @@ def why_it_does_not_fit(draft: Draft, waiter: Waiter) -> tuple[Reason, ...]:
     return (
         _hopeless(asked)
         or tuple(_too_few_nodes(draft, waiter, asked))
-        or _no_company(draft, waiter, asked[0])
+        or _no_company(draft, waiter)
         or _reserved(draft, waiter)
         or _short(draft, asked)
         or _no_domain(draft, waiter.chunk)
@@ -89,7 +93,7 @@ def every_blocker(draft: Draft, waiter: Waiter, told: tuple[Reason, ...]) -> tup
         *_all_hopeless(asked),
         *_too_few_nodes(draft, waiter, placeable),
         *blockers(draft.queues, waiter.leaf, waiter.at_least, waiter.firm),
-        *(_no_company(draft, waiter, asked[0]) if placeable else ()),
+        *(_no_company(draft, waiter) if placeable else ()),
         *_reserved(draft, waiter),
         *_short(draft, placeable),
         *domain,
@@ -219,8 +223,15 @@ def _matching(draft: Draft, where: Where) -> Bools:
 
 def _wish(request: Request) -> str:
     """What the job asks of a node's labels, taints and models, in short."""
-    rules = [f"{r.key} {r.operator} {'|'.join(r.values)}".strip() for rules in request.where.any_of for r in rules]
+    rules = dict.fromkeys(_in_words(rule) for rules in request.where.any_of for rule in rules)
     return ", ".join([*rules, *(f"model {model}" for model in request.where.gpu_models)])
+
+
+def _in_words(rule: LabelRule) -> str:
+    """Of many values the first few. What a world calls a label of its own is no prefix people know."""
+    more = len(rule.values) - MAX_VALUES
+    values = [*rule.values[:MAX_VALUES], *([f"{more} more"] if more > 0 else [])]
+    return f"{rule.key.removeprefix(OWN_LABEL)} {rule.operator} {'|'.join(values)}".strip()
 
 
 # What is missing -----------------------------------------------------------------------------------------------
@@ -267,11 +278,11 @@ def _held_of_models(draft: Draft, models: tuple[str, ...]) -> dict[str, int]:
 
 
 def _shares(draft: Draft) -> Iterator[tuple[str, int, int, int]]:
-    """Queue, node, device and milli of every share that is held or has just been given."""
+    """Queue, node, device and milli of every share that a queue holds or has just been given."""
     frames = draft.nodes.frames
     for position, tasks in enumerate(draft.nodes.tasks_on):
         for task, job in tasks:
-            if task.state in (TaskState.RUNNING, TaskState.PROMISED):
+            if task.state in (TaskState.RUNNING, TaskState.PROMISED) and job.queue != NOBODY:
                 for share in task.shares:
                     if share.device < len(frames[position].devices):
                         yield job.queue, position, share.device, share.gpu_milli
@@ -283,20 +294,33 @@ def _shares(draft: Draft) -> Iterator[tuple[str, int, int, int]]:
 # What stands in the way ------------------------------------------------------------------------------------------
 
 
-def _no_company(draft: Draft, waiter: Waiter, largest: Asked) -> tuple[Reason, ...]:
-    """Rules about other tasks, its own or theirs, leave no node."""
-    if not draft.ledger.neighbours.any_rules:
+def _no_company(draft: Draft, waiter: Waiter) -> tuple[Reason, ...]:
+    """Rules about other tasks, its own or theirs, keep it from every node, or from those that would have room."""
+    if draft.company is None or not waiter.ruled:
         return ()
-    rules = largest.request.where.neighbours
-    if (largest.nodes & allowed_nodes(draft, waiter.job, rules)).any():
+    mark = draft.mark()
+    task, found = Placer(draft).stuck_at(waiter)
+    reasons = () if task is None else _forbidden(draft, draft.company, waiter, task)
+    draft.rollback(mark)
+    together = (Reason(Token.FRAGMENTED, TASKS, found, len(waiter.shapes)),) if reasons and found else ()
+    return (*together, *reasons)
+
+
+def _forbidden(draft: Draft, company: Company, waiter: Waiter, task: Task) -> tuple[Reason, ...]:
+    """What rules forbid one task, and what is missing where they do not."""
+    shape, nodes = draft.shapes.of(task.request), _matching(draft, task.request.where)
+    allowed = company.allowed(waiter.job, task).later
+    left = nodes if allowed is None else nodes & allowed
+    subject = "; ".join(company.wishes(waiter.job, task))
+    never = company.is_hopeless(task, nodes)
+    why = Reason(Token.NO_MATCHING_NODE, NODES, int(left.sum()), int(nodes.sum()), subject, never=never)
+    if not left.any():
+        return (why,) if nodes.any() else ()
+    if draft.fit.best(shape, nodes & ~left) < 0:
         return ()
-    named = [
-        f"{'apart from' if rule.apart else 'near'} {', '.join(f'{key}={value}' for key, value in rule.labels)}"
-        f" by {rule.level}"
-        for rule in rules
-    ]
-    subject = "; ".join(named) or "other tasks that want to be apart from it"
-    return (Reason(Token.NO_MATCHING_NODE, need=1, subject=subject),)
+    asked = [Asked(task.request, 1, left, measures(draft, shape))]
+    missing = _short(draft, asked) or _fragmented(draft, asked)
+    return (*missing, why) if missing else ()
 
 
 def _no_domain(draft: Draft, chunk: Chunk) -> tuple[Reason, ...]:

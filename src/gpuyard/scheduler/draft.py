@@ -19,6 +19,7 @@ from gpuyard.model.plan import Action, Bind, Evict, Move, Plan, Promise, Waiting
 from gpuyard.model.reasons import Reason, Token
 from gpuyard.policies.fragmentation import Gradient, typical_tasks
 from gpuyard.policies.policy import DevicePlacement, NodePlacement, Policy
+from gpuyard.scheduler.company import Company
 from gpuyard.scheduler.fit import BesideFit, BesideLaterFit, FitTable, KeptStates, LaterFit
 from gpuyard.scheduler.nodebook import NodeBook, Undo
 from gpuyard.scheduler.nodestate import Booked
@@ -137,6 +138,8 @@ class Draft:
         self.eligibility = ledger.eligibility
         self._gradient = _gradient(ledger, policy)
         self.fit = FitTable(self.nodes, self.eligibility, policy, self._gradient)
+        self.company = Company(ledger.neighbours, ledger.levels, ledger.eligibility) if ledger.neighbours else None
+        """Who is where, for rules between tasks; None where nobody has any."""
         self.total = ledger.total()
         self.shares = self.queues.shares(self.total, policy.usage_weight_milli)
         self.among: Bools | None = None
@@ -178,6 +181,7 @@ class Draft:
         other.nodes, other.queues = nodes, queues
         other.placed, other.log, other.reserved = self.placed.copy(), [], None
         other.fit = FitTable(nodes, self.eligibility, self.policy, self._gradient)
+        other.company = self.company and self.company.fork()
         return other
 
     def fits_beside(self, kept: KeptStates) -> tuple[FitTable, LaterFit]:
@@ -213,6 +217,8 @@ class Draft:
         placed.undo = take(position, request, placed.shares)
         placed.amounts = self._amounts(placed)
         self.queues.charge(placed.waiter.leaf, placed.amounts, placed.waiter.firm)
+        if placed.waiter.ruled and self.company is not None:
+            self.company.come(placed.waiter.job, placed.task, position)
         self.placed.append(placed)
         self.log.append(placed)
         if self.reserved is not None:
@@ -235,9 +241,19 @@ class Draft:
                 entry.undos.append(self.nodes.unbind(placed.position, placed.task.request, placed.shares))
         for (leaf, amounts, firm), times in entry.charges.items():
             self.queues.charge(leaf, amounts, firm, times=-times)
+        if self.company is not None:
+            self._part_with(self.company, evicted, 1)
         self.log.append(entry)
         if self.reserved is not None:
             self.reserved.follow(entry)
+
+    def _part_with(self, company: Company, evicted: list[Evicted], times: int) -> None:
+        """Whoever runs is there until it has gone; what had only just been given a place never came."""
+        for one in evicted:
+            if one.holding.placed is None:
+                company.leave(one.job, one.holding.task, one.holding.position, times)
+            else:
+                company.come(one.job, one.holding.task, one.holding.position, -times)
 
     @property
     def out_of_steps(self) -> bool:
@@ -258,6 +274,8 @@ class Draft:
                 assert entry.undo is not None
                 self.nodes.undo(entry.undo)
                 undone.append(self.placed.pop())
+                if entry.waiter.ruled and self.company is not None:
+                    self.company.come(entry.waiter.job, entry.task, entry.position, -1)
                 self.queues.charge(entry.waiter.leaf, entry.amounts, entry.waiter.firm, times=-1)
             else:
                 self._undo_eviction(entry)
@@ -269,6 +287,8 @@ class Draft:
             self.nodes.undo(undo)
         for (leaf, amounts, firm), times in entry.charges.items():
             self.queues.charge(leaf, amounts, firm, times=times)
+        if self.company is not None:
+            self._part_with(self.company, entry.evicted, -1)
 
     def evicted_since(self, mark: int) -> list[Evicted]:
         return [one for entry in self.log[mark:] if isinstance(entry, Eviction) for one in entry.evicted]

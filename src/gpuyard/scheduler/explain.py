@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from heapq import merge
 from itertools import islice
-from typing import Final
+from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
 from gpuyard.errors import InputError
 from gpuyard.model.explanation import Explanation, Forecast, QueueStanding, Rank, Standing, Stay, Unknown
-from gpuyard.model.jobs import DeviceShare, Job, Task, TaskState
+from gpuyard.model.jobs import NOBODY, DeviceShare, Job, Task, TaskState
 from gpuyard.model.plan import Action, Bind, Evict, Move, Plan, Promise
 from gpuyard.model.reasons import Reason, Token
 from gpuyard.model.snapshot import Snapshot
@@ -53,6 +53,21 @@ def explain_on(ledger: Ledger, job: str, policy: Policy = DEFAULT) -> Explanatio
     return _Case(draft, policy, books.jobs[job], draft.finish()).explanation()
 
 
+class JobStand(NamedTuple):
+    """The short answer: where a job stands, and everything in its way."""
+
+    standing: Standing
+    blockers: tuple[Reason, ...]
+
+
+def stands_on(ledger: Ledger, jobs: Iterable[str], policy: Policy = DEFAULT) -> dict[str, JobStand]:
+    """The short answer about many jobs, by one plan; the books stay as they were."""
+    books = ledger.fork()
+    draft = drafted(books, policy)
+    plan = draft.finish()
+    return {job: _Case(draft, policy, books.jobs[job], plan).stand() for job in jobs}
+
+
 class _Case:
     """One job, the plan, and what the plan does with it."""
 
@@ -64,6 +79,10 @@ class _Case:
         self.plan = plan
         self.actions = [action for action in plan.actions if action.job == job.id]
         self.told = tuple(reason for entry in plan.waiting if job.id in entry.jobs for reason in entry.reasons)
+
+    def stand(self) -> JobStand:
+        blockers = self._blockers()
+        return JobStand(self._standing(blockers), blockers)
 
     def explanation(self) -> Explanation:
         job, blockers = self.job, self._blockers()
@@ -97,6 +116,8 @@ class _Case:
 
     def _blockers(self) -> tuple[Reason, ...]:
         """Of a job that waits, or waits for more tasks; a place that is being freed is one, too."""
+        if self.job.queue == NOBODY and any(task.state is TaskState.PENDING for task in self.job.tasks):
+            return (Reason(Token.QUEUE_MISSING, never=True),)
         freeing = dict.fromkeys(action.reason for action in self.actions if isinstance(action, Promise))
         # A job that only waits for a place it was promised has no other blocker.
         waiter = self._waiter() if any(reason.token is not Token.PLACE_FREEING for reason in self.told) else None

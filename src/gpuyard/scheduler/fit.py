@@ -28,6 +28,10 @@ NO_FIT: Final = 1 << 62
 SHARED_FIRST: Final = 1 << 50
 """Taken off the score where a part fits on GPUs that are shared already: a whole GPU stays whole."""
 
+PREFERRED: Final = 1 << 52
+"""Added to the score once for every rank by which a task would rather have another node: more than anything else that
+scores are made of, and far less than `NO_FIT`."""
+
 MAX_COLUMNS: Final = 512
 """Shapes whose scores are remembered; beyond it they start over."""
 
@@ -46,11 +50,13 @@ _NO_SCORES: Final[Ints] = np.zeros(0, dtype=np.int64)
 class _View:
     """What is remembered of one shape: where it may go at all, its scores, and how much of the journal they reflect."""
 
-    __slots__ = ("eligible", "masks", "scores", "seen")
+    __slots__ = ("eligible", "masks", "ranks", "scores", "seen")
 
-    def __init__(self, eligible: list[bool], masks: list[int], scores: Ints, seen: int) -> None:
+    def __init__(self, eligible: list[bool], masks: list[int], ranks: Ints | None, scores: Ints, seen: int) -> None:
         self.eligible = eligible
         self.masks = masks
+        self.ranks = ranks
+        """By how much it would rather have other nodes; None where it does not mind."""
         self.scores = scores
         self.seen = seen
 
@@ -98,7 +104,7 @@ class FitTable:
             self._views.clear()
         where = shape.request.where
         eligible, masks = self._eligibility.as_lists(where), self._eligibility.devices(where.gpu_models)[0]
-        view = self._views[shape.id] = _View(eligible, masks, _NO_SCORES, 0)
+        view = self._views[shape.id] = _View(eligible, masks, self._eligibility.ranks(where), _NO_SCORES, 0)
         return view
 
     def _view(self, shape: Shape) -> _View:
@@ -125,6 +131,12 @@ class FitTable:
         position = int(scores.argmin())
         return position if scores[position] < NO_FIT else -1
 
+    def joins(self, shape: Shape, position: int) -> bool:
+        """Whether a part that fits on a node would go on GPUs that are shared already."""
+        ranks = self._view(shape).ranks
+        score = int(self.scores(shape)[position]) - (0 if ranks is None else int(ranks[position]) * PREFERRED)
+        return score < -(SHARED_FIRST >> 1)
+
     def at(self, shape: Shape, position: int) -> int:
         """The score of one node now."""
         return self._at(shape, self._view(shape), position)
@@ -134,7 +146,10 @@ class FitTable:
             return NO_FIT
         states = self._states(position)
         joins = self._joins(shape, position, states, view.masks[position])
-        return NO_FIT if joins is None else self._scored(shape, position, states[0], joins)
+        if joins is None:
+            return NO_FIT
+        score = self._scored(shape, position, states[0], joins)
+        return score if view.ranks is None else score + int(view.ranks[position]) * PREFERRED
 
     def fits_in(self, shape: Shape, position: int, state: NodeState) -> bool:
         """Whether one task of this shape would fit on a node in this state."""
@@ -227,6 +242,9 @@ class FitTable:
         elif gpu:
             raw = raw.copy()
             fits &= self._fitting_parts(shape, raw)
+        ranks = self._eligibility.ranks(request.where)
+        if ranks is not None:
+            raw = raw + ranks * PREFERRED
         return self._checked(shape, np.where(fits, raw, NO_FIT))
 
     def _checked(self, shape: Shape, scores: Ints) -> Ints:

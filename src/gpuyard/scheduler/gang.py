@@ -18,6 +18,9 @@ ACTIVE: Final = frozenset({TaskState.RUNNING, TaskState.PROMISED})
 IN_PLACE: Final = ACTIVE | {TaskState.FREEING, TaskState.STUCK}
 """Tasks that take up room on a node, or will. Only active ones count against their queue: what is ending does not."""
 
+ABOVE_MINIMUM: Final = 2
+"""The stage of a job that has more than its minimum."""
+
 MAX_OTHER_CHUNKS: Final = 16
 """Choices of groups tried for one job when the first does not fit."""
 
@@ -105,7 +108,7 @@ class Gang:
         """0 below the minimum, 1 exactly at it, 2 above: the order of jobs of equal priority."""
         if not self.satisfied(self.job.group):
             return 0
-        return 2 if any(self._above(leaf) for leaf in leaves(self.job.group)) else 1
+        return ABOVE_MINIMUM if any(self._above(leaf) for leaf in leaves(self.job.group)) else 1
 
     def missing(self) -> tuple[int, int, str]:
         """For an incomplete job: tasks there, tasks needed, and the group that lacks them."""

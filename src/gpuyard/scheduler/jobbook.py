@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 
 from gpuyard.model.jobs import Job, Task, TaskState
 from gpuyard.scheduler.gang import Chunk, Gang
+from gpuyard.scheduler.neighbours import Kin, Neighbours
 from gpuyard.scheduler.resources import Amounts, plus, times
 from gpuyard.scheduler.shapes import Shape, Shapes
 
@@ -31,10 +32,12 @@ class Waiter:
         "firm",
         "gang",
         "job",
+        "kin",
         "leaf",
         "line",
         "more",
         "rank",
+        "ruled",
         "shapes",
         "signature",
     )
@@ -53,8 +56,12 @@ class Waiter:
             tuple([shapes.of(task.request) for task in tasks]) if len(tasks) > 1 else (shapes.of(tasks[0].request),)
         )
         self.asked, self.at_least = _sums(self.shapes)
+        self.kin = _kin(job, tasks, shapes.neighbours) if shapes.any_ruled else ()
+        """Of each task what rules are about it; empty where none is about any."""
+        self.ruled = shapes.any_ruled and (bool(self.kin) or any(shape.ruled for shape in self.shapes))
+        """Whether rules between tasks, its own or those of others, are about it."""
         self.rank: Rank = (-job.priority, stage, job.submitted_at_ms, job.id)
-        self.signature = _signature(job, tasks, self.shapes, pristine=gang is None or not gang.active)
+        self.signature = _signature(self, tasks, pristine=gang is None or not gang.active)
         self.line: LineKey = (leaf, -job.priority, stage, self.firm, self.signature)
 
 
@@ -141,21 +148,28 @@ def _sums(shapes: tuple[Shape, ...]) -> tuple[Amounts, Amounts]:
     return asked, at_least
 
 
-def _signature(job: Job, tasks: tuple[Task, ...], shapes: tuple[Shape, ...], pristine: bool) -> object:
+def _kin(job: Job, tasks: tuple[Task, ...], neighbours: Neighbours) -> tuple[Kin, ...]:
+    kin = tuple([neighbours.kin(job, task) for task in tasks])
+    return kin if any(kin) else ()
+
+
+def _signature(waiter: Waiter, tasks: tuple[Task, ...], pristine: bool) -> object:
     """Equal for jobs whose chunks can only succeed or fail alike. A job that has started is like no other.
 
     Of jobs with the same delay the older may disturb others first, unless one was evicted since.
     """
+    job = waiter.job
     if not pristine:
         return job.id
-    asked = _asked(job, tasks, shapes)
+    asked = _asked(waiter, tasks)
     return (asked, job.preemption_delay_ms, job.last_evicted_at_ms) if job.preemption_delay_ms else asked
 
 
-def _asked(job: Job, tasks: tuple[Task, ...], shapes: tuple[Shape, ...]) -> object:
-    if len(shapes) == 1 and not job.labels and job.group.topology is None and job.group.leaf:
+def _asked(waiter: Waiter, tasks: tuple[Task, ...]) -> object:
+    job, shapes = waiter.job, waiter.shapes
+    if len(shapes) == 1 and not waiter.kin and job.group.topology is None and job.group.leaf:
         return shapes[0].id
     ids = tuple([shape.id for shape in shapes])
     if job.group.leaf:
-        return ids, job.labels, job.spread, job.group.topology
-    return ids, job.labels, job.spread, job.group, tuple([task.group for task in tasks])
+        return ids, waiter.kin, job.spread, job.group.topology
+    return ids, waiter.kin, job.spread, job.group, tuple([task.group for task in tasks])

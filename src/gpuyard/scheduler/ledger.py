@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from gpuyard.model.jobs import Job, Task, TaskState
+from gpuyard.model.jobs import NOBODY, Job, Task, TaskState
 from gpuyard.model.nodes import Node, Topology
 from gpuyard.model.plan import Waiting
 from gpuyard.model.queues import Queue, QueueUsage
@@ -32,11 +32,11 @@ from gpuyard.scheduler.gang import ACTIVE, IN_PLACE, Gang, is_incomplete
 from gpuyard.scheduler.jobbook import Lines, Waiter, waiter_of
 from gpuyard.scheduler.neighbours import Neighbours
 from gpuyard.scheduler.nodebook import NodeBook
-from gpuyard.scheduler.nodestate import NodeFrame, bits
+from gpuyard.scheduler.nodestate import NodeFrame
 from gpuyard.scheduler.queuebook import QueueBook
 from gpuyard.scheduler.resources import Amounts, Resources, plus, times
 from gpuyard.scheduler.shapes import Shape, Shapes
-from gpuyard.scheduler.topology import Domains
+from gpuyard.scheduler.topology import Domains, Levels
 from gpuyard.scheduler.yielding import Yielders
 
 
@@ -53,6 +53,8 @@ class Account(NamedTuple):
     promised: bool
     yields: bool
     """Whether it runs and may be made to give way."""
+    unshared: Amounts
+    """What it takes off what is shared out, where it is nobody's."""
 
 
 class Ledger:
@@ -63,10 +65,12 @@ class Ledger:
     shapes: Shapes
     eligibility: Eligibility
     domains: Domains
+    levels: Levels
     neighbours: Neighbours
     lines: Lines
     yielders: list[Yielders]
     """Per queue: who can give way there."""
+    _open_total: Amounts
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.now_ms = snapshot.now_ms
@@ -90,9 +94,10 @@ class Ledger:
         copy.nodes, copy.queues = self.nodes.fork_with_tasks(), self.queues.fork()
         copy.yielders = [yielders.fork() for yielders in self.yielders]
         copy.queues.asked = [amounts.copy() for amounts in self.queues.asked]
-        copy.shapes, copy.lines, copy.neighbours = self.shapes.fork(), self.lines.fork(), self.neighbours.fork()
+        copy.lines, copy.neighbours = self.lines.fork(), self.neighbours.fork()
+        copy.shapes = self.shapes.fork(copy.neighbours)
         copy._stranded, copy.incomplete = self._stranded.copy(), self.incomplete.copy()
-        copy.promised = self.promised.copy()
+        copy.promised, copy.timed = self.promised.copy(), self.timed.copy()
         return copy
 
     @property
@@ -103,14 +108,17 @@ class Ledger:
     def apply(self, changes: Iterable[Change]) -> None:
         """Follow what has changed in the world. Other nodes or another tree of queues load the books anew."""
         touched: set[int] = set()
+        before: dict[str, Job | None] = {}
         reload = False
         for change in changes:
             match change:
                 case JobSeen(job):
+                    before.setdefault(job.id, self.jobs.get(job.id))
                     self._forget(job.id, touched)
                     self.jobs[job.id] = job
                     self._enter(job, touched)
                 case JobGone(id):
+                    before.setdefault(id, self.jobs.get(id))
                     self._forget(id, touched)
                     self.jobs.pop(id, None)
                 case MovesCounted(moves):
@@ -120,16 +128,22 @@ class Ledger:
                 case UsageSet(usage):
                     self.usage = usage
                     self.queues.set_usage(usage)
+                case NodeSeen(node) if not reload and node.name in self.nodes.at:
+                    reload = not self._has_changed(node, touched)
                 case _:
                     reload = self._note(change) or reload
         if reload:
             self._load()
         else:
+            self._line_up_changed(before)
             self.nodes.load(touched)
 
     def total(self) -> Amounts:
-        """What the cluster has to give: open nodes, and what is still held on the others."""
-        return plus(self._open_total, self._held_on_closed) if any(self._held_on_closed) else self._open_total
+        """What the cluster has to give: open nodes, and what is still held on the others; but for what is nobody's."""
+        total = plus(self._open_total, self._held_on_closed) if any(self._held_on_closed) else self._open_total
+        if not any(self._unshared):
+            return total
+        return tuple([max(0, amount - unshared) for amount, unshared in zip(total, self._unshared, strict=True)])
 
     @property
     def never_started(self) -> list[Waiting]:
@@ -152,7 +166,7 @@ class Ledger:
         """Everything that is booked, as one comparable value."""
         stranded = tuple(sorted((id, reason.token.value) for id, reason in self._stranded.items()))
         waiting = self.lines.facts(), stranded, tuple(sorted(self.incomplete)), tuple(sorted(self.timed))
-        return self.nodes.facts(), self.queues.facts(), waiting, self.total(), self.now_ms
+        return self.nodes.facts(), self.queues.facts(), waiting, self.neighbours.facts(), self.total(), self.now_ms
 
     def _note(self, change: Change) -> bool:
         match change:
@@ -165,6 +179,47 @@ class Ledger:
                 self._queues = queues
                 return self._retune(queues)
         return False
+
+    def _has_changed(self, node: Node, touched: set[int]) -> bool:
+        """Follow one node that is not what it was; False where that changes what all others count, too."""
+        position = self.nodes.at[node.name]
+        old, new = self.nodes.frames[position], NodeFrame(node)
+        if old.node == node:
+            return True
+        self._nodes[node.name] = node
+        if [device.mig for device in old.devices] != [device.mig for device in new.devices]:
+            return False
+        jobs = {job.id: job for _, job in self.nodes.tasks_on[position]}
+        accounts = [self._account(job) for job in jobs.values()]
+        self.nodes.reframe(new, position)
+        if old.memory_ranges() != new.memory_ranges() and _memory_ranges(self.nodes.frames) != self.shapes.memories:
+            return False
+        self._reckon_with(old.node, node, position)
+        for job, before in zip(jobs.values(), accounts, strict=True):
+            self._recharge(job, before)
+        touched.add(position)
+        return True
+
+    def _reckon_with(self, old: Node, new: Node, position: int) -> None:
+        """Replace what was worked out for all nodes from what they are."""
+        frames, resources = self.nodes.frames, self.shapes.resources
+        self.eligibility = self.eligibility.with_frame(frames, position)
+        if old.labels != new.labels:
+            self.domains, self.levels = Domains(self.topologies, frames), Levels(frames)
+        for node, times_counted in ((old, -1), (new, 1)):
+            if node.open:
+                self._open_total = plus(self._open_total, times(resources.of_node(node), times_counted))
+
+    def _recharge(self, job: Job, before: Account) -> None:
+        """Count a job anew: what a node is may change what its tasks count."""
+        after = self._account(job)
+        if after == before:
+            return
+        self._charge(before, -1)
+        self._charge(after, 1)
+        if before.yields:
+            self.yielders[before.leaf].remove(job.id, before.held[0])
+            self.yielders[after.leaf].add(job, after.held[0])
 
     def _retune(self, queues: tuple[Queue, ...]) -> bool:
         """Put new bounds on the same queues; True where that is not enough."""
@@ -180,10 +235,11 @@ class Ledger:
         self.nodes = NodeBook(self._nodes.values())
         self.queues = QueueBook(self._queues, resources)
         self.queues.set_usage(self.usage)
-        self.shapes = Shapes(resources, _memory_ranges(self.nodes.frames))
+        self.neighbours = Neighbours()
+        self.shapes = Shapes(resources, _memory_ranges(self.nodes.frames), self.neighbours)
         self.eligibility = Eligibility(self.nodes.frames)
         self.domains = Domains(self.topologies, self.nodes.frames)
-        self.neighbours = Neighbours()
+        self.levels = Levels(self.nodes.frames)
         self.lines = Lines()
         self.yielders = [Yielders() for _ in self.queues.frames]
         self._stranded: dict[str, Reason] = {}
@@ -194,8 +250,12 @@ class Ledger:
         self.timed: dict[str, Job] = {}
         """Jobs that have a run limit or an estimate. Where there are none, nothing is reckoned in time."""
         self._held_on_closed = resources.zero
-        # Where single models are rationed, or nodes are closed, what a task counts hangs on where it lies.
-        self._plain = not resources.by_model and all(node.open for node in self._nodes.values())
+        self._unshared = resources.zero
+        """What lies on open nodes and is nobody's."""
+        # Where single models are rationed, what a task counts hangs on where it lies.
+        self._plain = not resources.by_model
+        self._all_open = all(node.open for node in self._nodes.values())
+        """As the books were loaded: whether equal jobs have equal accounts, wherever they lie."""
         self._open_total = resources.zero
         for node in self._nodes.values():
             if node.open:
@@ -205,7 +265,7 @@ class Ledger:
 
     def _load_jobs(self) -> None:
         """Enter all jobs. Most hold and ask the same as many others, so equal accounts are made and charged once."""
-        waiters: list[Waiter] = []
+        waiting: list[tuple[Job, int]] = []
         accounts: dict[object, Account] = {}
         counts: dict[object, int] = {}
         at, tasks_on = self.nodes.at, self.nodes.tasks_on
@@ -224,16 +284,15 @@ class Ledger:
                 self.yielders[account.leaf].add(job, account.held[0])
             if account.promised:
                 self.promised.add(job.id)
-            if (len(job.tasks) > 1 or job.group.min_tasks > 1) and is_incomplete(job):
+            if (len(job.tasks) > 1 or job.group.min_tasks > 1) and job.queue != NOBODY and is_incomplete(job):
                 self.incomplete.add(job.id)
-            waiter = self._waiter(job, account.leaf) if account.waits else None
-            if waiter is not None:
-                waiters.append(waiter)
+            if account.waits:
+                waiting.append((job, account.leaf))
         for kind, account in accounts.items():
             self._charge(account, counts[kind])
         self.timed = {job.id: job for job in self.jobs.values() if is_timed(job)}
-        self.lines.load(waiters)
-        self._follow_neighbours(self.jobs.values())
+        self._follow_neighbours({})
+        self.lines.load(waiter for job, leaf in waiting if (waiter := self._waiter(job, leaf)) is not None)
 
     def _enter(self, job: Job, touched: set[int]) -> None:
         """Enter one job that is new or has changed."""
@@ -242,7 +301,7 @@ class Ledger:
             if position >= 0 and task.state in IN_PLACE:
                 self.nodes.tasks_on[position].append((task, job))
                 touched.add(position)
-        if is_incomplete(job):
+        if job.queue != NOBODY and is_incomplete(job):
             self.incomplete.add(job.id)
         if is_timed(job):
             self.timed[job.id] = job
@@ -252,35 +311,62 @@ class Ledger:
             self.yielders[account.leaf].add(job, account.held[0])
         if account.promised:
             self.promised.add(job.id)
-        waiter = self._waiter(job, account.leaf) if account.waits else None
-        if waiter is not None:
-            self.lines.add(waiter)
-        self._follow_neighbours((job,))
 
-    def _follow_neighbours(self, jobs: Iterable[Job]) -> None:
-        """Note who has which labels where, from the first task on that has a rule about others: most have none."""
-        if not self.shapes.any_neighbours:
-            return
-        for job in jobs if self.neighbours.loaded else self.jobs.values():
-            self.neighbours.set(job, self.nodes.at)
-        self.neighbours.loaded = True
+    def _line_up_changed(self, before: dict[str, Job | None]) -> None:
+        """Give jobs that have changed their place among those who wait; `before` is what they were."""
+        for id in before:
+            self.lines.remove(id)
+            self._stranded.pop(id, None)
+        others = self._follow_neighbours(before)
+        for id in before:
+            if id in self.jobs:
+                self._line_up(self.jobs[id])
+        for waiter in others:
+            self.lines.remove(waiter.job.id)
+            self._line_up(waiter.job)
+
+    def _line_up(self, job: Job) -> None:
+        if job.queue != NOBODY and any(task.state is TaskState.PENDING for task in job.tasks):
+            waiter = self._waiter(job, self.queues.leaf_at(job.queue))
+            if waiter is not None:
+                self.lines.add(waiter)
+
+    def _follow_neighbours(self, before: dict[str, Job | None]) -> list[Waiter]:
+        """Note who is where, from the first task on that has a rule about others: most clusters have none.
+
+        Says who else waits that rules have come to be about, or are about no longer.
+        """
+        if not self.shapes.any_ruled:
+            return []
+        if not self.neighbours.followed:
+            self.neighbours.followed = True
+            before = dict.fromkeys(self.jobs)
+        old = [job for job in before.values() if job is not None]
+        new = [self.jobs[id] for id in before if id in self.jobs]
+        others = (job for id, job in self.jobs.items() if id not in before)
+        changed = self.neighbours.follow(old, new, others, self.nodes.at)
+        if changed is None:
+            return []
+        return [waiter for waiter in self.lines.waiters.values() if changed.any_of(waiter.job)]
 
     def _kind(self, job: Job) -> tuple[object, ...]:
         """Equal for jobs of equal tasks whose accounts are equal; empty where that hangs on where the tasks lie."""
-        if not job.tasks:
+        if not job.tasks or job.queue == NOBODY:
             return ()
         task = job.tasks[0]
         request, state = task.request, task.state
-        if not self._plain or request.gpu_memory_mib:
+        if not self._plain or not self._all_open or request.gpu_memory_mib:
             return ()
         if len(job.tasks) > 1:
             for other in job.tasks:
                 if other.request is not request or other.state is not state:
                     return ()
-        return job.queue, self.shapes.of(request).id, state, job.preemptible, len(job.tasks)
+        return job.queue, self.shapes.of(request).id, state, job.preemptible, job.protected, len(job.tasks)
 
     def _account(self, job: Job) -> Account:
         """What a job counts: its active tasks as held, its pending ones as asked."""
+        if job.queue == NOBODY:
+            return self._account_of_nobody(job)
         zero = self.shapes.resources.zero
         held = asked = closed = zero
         waits = runs = promised = False
@@ -298,8 +384,25 @@ class Ledger:
                 if position >= 0 and not self.nodes.frames[position].node.open:
                     closed = plus(closed, amounts)
         leaf = self.queues.leaf_at(job.queue)
-        yields = runs and job.preemptible and leaf >= 0
-        return Account(leaf, held, asked, closed, not job.preemptible, waits, promised, yields)
+        yields = runs and job.may_stop and leaf >= 0
+        return Account(leaf, held, asked, closed, not job.preemptible, waits, promised, yields, zero)
+
+    def _account_of_nobody(self, job: Job) -> Account:
+        """Such a job holds its places, and that is all there is to say of it."""
+        zero = unshared = self.shapes.resources.zero
+        for task in job.tasks:
+            shape, position = self.shapes.of(task.request), self.nodes.at.get(task.node, -1)
+            if task.state in ACTIVE and position >= 0 and self.nodes.frames[position].node.open:
+                unshared = plus(unshared, self._taken_off(task, shape, self.nodes.frames[position].node))
+        return Account(-1, zero, zero, zero, True, False, False, False, unshared)
+
+    def _taken_off(self, task: Task, shape: Shape, node: Node) -> Amounts:
+        """What a task holds of what its node adds to the whole: a broken GPU adds nothing."""
+        resources, devices = self.shapes.resources, node.devices
+        if not task.shares:
+            return shape.asked
+        sound = [share for share in task.shares if share.device < len(devices) and devices[share.device].healthy]
+        return resources.of_task(task.request, sound, node)
 
     def amounts(self, task: Task, shape: Shape, position: int) -> Amounts:
         """What a placed task counts."""
@@ -315,6 +418,8 @@ class Ledger:
             self.queues.ask(account.leaf, account.asked, count)
         if any(account.closed):
             self._held_on_closed = plus(self._held_on_closed, times(account.closed, count))
+        if any(account.unshared):
+            self._unshared = plus(self._unshared, times(account.unshared, count))
 
     def _waiter(self, job: Job, leaf: int) -> Waiter | None:
         """What a job waits for; None where it cannot be tried at all."""
@@ -341,9 +446,6 @@ class Ledger:
         self._charge(account, -1)
         if account.yields:
             self.yielders[account.leaf].remove(id, account.held[0])
-        self.lines.remove(id)
-        self.neighbours.forget(id)
-        self._stranded.pop(id, None)
         self.incomplete.discard(id)
         self.promised.discard(id)
         self.timed.pop(id, None)
@@ -353,9 +455,8 @@ def _memory_ranges(frames: Iterable[NodeFrame]) -> dict[str, tuple[int, int]]:
     """The smallest and the largest GPU of each model, and of all under ''."""
     ranges: dict[str, tuple[int, int]] = {}
     for frame in frames:
-        for model, mask in frame.models.items():
-            memories = [frame.device_memory_mib[device] for device in bits(mask)]
+        for model, (smallest, largest) in frame.memory_ranges().items():
             for name in (model, ""):
-                low, high = ranges.get(name, (memories[0], memories[0]))
-                ranges[name] = (min(low, *memories), max(high, *memories))
+                low, high = ranges.get(name, (smallest, largest))
+                ranges[name] = (min(low, smallest), max(high, largest))
     return ranges

@@ -1,115 +1,317 @@
-"""Rules between tasks: keep with, or apart from, tasks that carry certain labels.
+"""Kinds of tasks that rules are about: who belongs to each, and where those are.
 
-Rare, so nothing is indexed: tasks with labels or with `apart` rules of their own are listed, and asked one by one.
+Place in the flow: the ledger files the condition of every rule between tasks (near, apart, even) and follows where the
+tasks are that fulfil it; `company` asks, on behalf of a draft. Clusters in which nobody has a rule have no kinds, and
+nothing is followed. Invariant: a kind is filed while a task that is not over has a rule about it, and no longer; what
+was followed equals what is counted afresh.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Final, NamedTuple
 
-import numpy as np
+from gpuyard.model.jobs import Job, LabelRule, Neighbour, Operator, Spread, Task, TaskState
+from gpuyard.scheduler.gang import IN_PLACE
 
-from gpuyard.model.jobs import Job, Neighbour, TaskState
-from gpuyard.scheduler.columns import Bools
-from gpuyard.scheduler.draft import Draft
-from gpuyard.scheduler.nodestate import NodeFrame
-from gpuyard.scheduler.topology import node_label
+Labels = tuple[tuple[str, str], ...]
+Rule = Neighbour | Spread
 
+Kin = tuple[int, ...]
+"""The kinds, by number, that a task belongs to."""
 
-class Present(NamedTuple):
-    """A task that is there: its node, its job, its own rules."""
+MAX_ALIASES: Final = 50_000
+"""Rules remembered by identity; beyond it the memory is emptied and filled anew."""
 
-    position: int
-    job: Job
-    rules: tuple[Neighbour, ...]
-    task: str
+OVER: Final = frozenset({TaskState.SUCCEEDED, TaskState.FAILED})
 
 
-def allowed_nodes(draft: Draft, job: Job, rules: tuple[Neighbour, ...]) -> Bools:
-    """The nodes that the rules of a task, and the `apart` rules of tasks already placed, leave open."""
-    gone = {(entry.job.id, entry.holding.task.id) for entry in draft.evicted_since(0)}
-    present = [entry for entry in draft.ledger.neighbours.present() if (entry.job.id, entry.task) not in gone]
-    present += [
-        Present(entry.position, entry.waiter.job, entry.task.request.where.neighbours, entry.task.id)
-        for entry in draft.placed
-    ]
-    return open_nodes(draft.nodes.frames, present, job, rules)
+class Condition(NamedTuple):
+    """What the labels of a task must fulfil to be of a kind."""
+
+    labels: Labels
+    rules: tuple[LabelRule, ...]
+
+    @classmethod
+    def of(cls, rule: Rule) -> Condition:
+        return cls(rule.labels if isinstance(rule, Neighbour) else (), rule.rules)
+
+    def accepts(self, labels: dict[str, str]) -> bool:
+        for key, value in self.labels:
+            if labels.get(key) != value:
+                return False
+        return all(rule.accepts(labels) for rule in self.rules)
+
+    def anchors(self) -> Iterator[tuple[tuple[str, str], ...]]:
+        """Sets of labels of each of which every task of the kind has one."""
+        for pair in self.labels:
+            yield (pair,)
+        for rule in self.rules:
+            if rule.operator is Operator.IN:
+                yield tuple([(rule.key, value) for value in rule.values])
 
 
-def open_nodes(frames: list[NodeFrame], present: list[Present], job: Job, rules: tuple[Neighbour, ...]) -> Bools:
-    """The same for any list of tasks that are there."""
-    allowed = np.ones(len(frames), dtype=np.bool_)
-    for rule in rules:
-        occupied = {node_label(frames[one.position], rule.level) for one in present if _matches(rule, one.job)}
-        first_of_its_kind = not occupied and not rule.apart and _matches(rule, job)
-        if not first_of_its_kind:
-            _restrict(frames, allowed, rule.level, occupied, rule.apart)
-    for one in present:
-        for rule in one.rules:
-            if rule.apart and _matches(rule, job):
-                _restrict(frames, allowed, rule.level, {node_label(frames[one.position], rule.level)}, True)
-    return allowed
+class Whereabouts:
+    """How many of some tasks are on which nodes: to stay, or about to leave."""
+
+    __slots__ = ("leaving", "staying")
+
+    def __init__(self) -> None:
+        self.staying: dict[int, int] = {}
+        self.leaving: dict[int, int] = {}
+
+    def copy(self) -> Whereabouts:
+        other = Whereabouts()
+        other.staying, other.leaving = self.staying.copy(), self.leaving.copy()
+        return other
+
+    def count(self, position: int, leaves: bool, times: int) -> None:
+        counts = self.leaving if leaves else self.staying
+        left = counts.get(position, 0) + times
+        if left:
+            counts[position] = left
+        else:
+            del counts[position]
+
+    def facts(self) -> tuple[object, ...]:
+        return tuple(sorted(self.staying.items())), tuple(sorted(self.leaving.items()))
+
+
+class Kind:
+    """Tasks whose labels fulfil one condition."""
+
+    __slots__ = ("apart", "carriers", "condition", "drawn", "id", "users")
+
+    def __init__(self, id: int, condition: Condition) -> None:
+        self.id = id
+        self.condition = condition
+        self.users = 0
+        """How many rules there are about this kind."""
+        self.drawn = 0
+        """How many of them may come to let a task in, once one more of this kind has its place."""
+        self.carriers = Whereabouts()
+        self.apart: dict[str, Whereabouts] = {}
+        """By level: tasks that keep apart from this kind."""
+
+    def copy(self) -> Kind:
+        other = Kind(self.id, self.condition)
+        other.users, other.drawn, other.carriers = self.users, self.drawn, self.carriers.copy()
+        other.apart = {level: whereabouts.copy() for level, whereabouts in self.apart.items()}
+        return other
+
+    def has(self, job: Job, task: Task) -> bool:
+        """Whether a task is of this kind."""
+        return self.condition.accepts(labels_of(job, task))
+
+    def facts(self) -> tuple[object, ...]:
+        apart = {level: whereabouts.facts() for level, whereabouts in self.apart.items() if any(whereabouts.facts())}
+        return self.condition, self.users, self.drawn, self.carriers.facts(), tuple(sorted(apart.items()))
+
+
+class Filing:
+    """Finds the kinds of a task by its labels. Each kind lies under one label of which it cannot do without."""
+
+    def __init__(self) -> None:
+        self._under: dict[tuple[str, str], list[Kind]] = {}
+        self._loose: list[Kind] = []
+        """Kinds that no single label leads to."""
+        self._anchors: dict[int, tuple[tuple[str, str], ...]] = {}
+
+    def add(self, kind: Kind) -> None:
+        # Under whatever leads to fewest others: a namespace leads to all kinds of it.
+        anchors = min(kind.condition.anchors(), key=self._crowd, default=())
+        self._anchors[kind.id] = anchors
+        for anchor in anchors:
+            self._under.setdefault(anchor, []).append(kind)
+        if not anchors:
+            self._loose.append(kind)
+
+    def _crowd(self, anchors: tuple[tuple[str, str], ...]) -> int:
+        return sum(len(self._under.get(anchor, ())) for anchor in anchors)
+
+    def discard(self, kind: Kind) -> None:
+        anchors = self._anchors.pop(kind.id)
+        for anchor in anchors:
+            under = self._under[anchor]
+            under.remove(kind)
+            if not under:
+                del self._under[anchor]
+        if not anchors:
+            self._loose.remove(kind)
+
+    def of(self, job: Job, task: Task) -> list[Kind]:
+        """The kinds a task belongs to."""
+        candidates = self._loose.copy()
+        under = self._under
+        for pair in job.labels:
+            if pair in under:
+                candidates += under[pair]
+        for pair in task.labels:
+            if pair in under:
+                candidates += under[pair]
+        if not candidates:
+            return candidates
+        labels = labels_of(job, task)
+        return [kind for kind in dict.fromkeys(candidates) if kind.condition.accepts(labels)]
+
+    def any_of(self, job: Job) -> bool:
+        """Whether any task of a job belongs to one of the kinds."""
+        return any(self.of(job, task) for task in job.tasks)
 
 
 class Neighbours:
-    """Tasks that others may have rules about: where they are, whose they are, and which rules they have."""
+    """All kinds of one ledger."""
 
     def __init__(self) -> None:
-        self._by_job: dict[str, list[Present]] = {}
-        self._near: set[str] = set()
-        self._apart: set[str] = set()
-        self.loaded = False
+        self._kinds: dict[Condition, Kind] = {}
+        self._by_id: dict[int, Kind] = {}
+        self._filing = Filing()
+        self._of_rule: dict[int, tuple[Rule, Kind]] = {}
+        """By identity: the same rule comes with many tasks."""
+        self._last_id = 0
+        self.followed = False
+        """Whether anything is followed at all: from the first rule on."""
 
-    @property
-    def any_near(self) -> bool:
-        return bool(self._near)
-
-    @property
-    def any_apart(self) -> bool:
-        return bool(self._apart)
-
-    @property
-    def any_rules(self) -> bool:
-        return bool(self._near or self._apart)
-
-    def set(self, job: Job, positions: dict[str, int]) -> None:
-        """Note a job's placed tasks, where it has labels or rules; forget it where it has neither."""
-        self.forget(job.id)
-        entries = [
-            Present(positions[task.node], job, task.request.where.neighbours, task.id)
-            for task in job.tasks
-            if task.node in positions and task.state in (TaskState.RUNNING, TaskState.PROMISED, TaskState.STUCK)
-        ]
-        if job.labels or any(entry.rules for entry in entries):
-            self._by_job[job.id] = entries
-        for task in job.tasks:
-            for rule in task.request.where.neighbours:
-                (self._apart if rule.apart else self._near).add(job.id)
+    def __bool__(self) -> bool:
+        """Whether anybody has a rule."""
+        return bool(self._kinds)
 
     def fork(self) -> Neighbours:
         copy = Neighbours()
-        copy._by_job, copy._near, copy._apart = self._by_job.copy(), self._near.copy(), self._apart.copy()
-        copy.loaded = self.loaded
+        copy._last_id, copy.followed = self._last_id, self.followed
+        for condition, kind in self._kinds.items():
+            same = copy._kinds[condition] = copy._by_id[kind.id] = kind.copy()
+            copy._filing.add(same)
         return copy
 
-    def forget(self, job: str) -> None:
-        self._by_job.pop(job, None)
-        self._near.discard(job)
-        self._apart.discard(job)
+    def kind(self, rule: Rule) -> Kind:
+        """The kind a rule of a task of this ledger is about."""
+        known = self._of_rule.get(id(rule))
+        return self._remembered(rule, self._kinds[Condition.of(rule)]) if known is None else known[1]
 
-    def present(self) -> Iterable[Present]:
-        for entries in self._by_job.values():
-            yield from entries
+    def _remembered(self, rule: Rule, kind: Kind) -> Kind:
+        if len(self._of_rule) >= MAX_ALIASES:
+            self._of_rule.clear()
+        self._of_rule[id(rule)] = rule, kind
+        return kind
+
+    def of(self, job: Job, task: Task) -> list[Kind]:
+        """The kinds a task belongs to."""
+        return self._filing.of(job, task) if self._kinds else []
+
+    def kin(self, job: Job, task: Task) -> Kin:
+        """The same by number: equal for tasks that are alike to everybody's rules."""
+        return tuple(sorted([kind.id for kind in self._filing.of(job, task)])) if self._kinds else ()
+
+    def is_drawn(self, kin: Iterable[int]) -> bool:
+        """Whether somebody may have waited for just such a neighbour."""
+        return any(self._by_id[id].drawn for id in kin)
+
+    def touched_by(self, job: Job, task: Task) -> Iterator[Whereabouts]:
+        """All that changes as a task comes or goes: its kinds, and where tasks are that keep apart as it does."""
+        for kind in self.of(job, task):
+            yield kind.carriers
+        for rule in task.request.where.neighbours:
+            if rule.apart:
+                yield _apart(self.kind(rule), rule.level)
+
+    # Following ---------------------------------------------------------------------------------------------------
+
+    def follow(
+        self, before: Iterable[Job], after: Collection[Job], others: Iterable[Job], at: Mapping[str, int]
+    ) -> Filing | None:
+        """Some jobs have become others; `others` have not changed. Says which kinds are new or gone, if any are."""
+        for job in before:
+            self._count(job, at, -1)
+        used: set[Kind] = set()
+        for job in before:
+            self._use(job, -1, used)
+        known = self._last_id
+        for job in after:
+            self._use(job, 1, used)
+        new = [kind for kind in used if kind.id > known and kind.users]
+        gone = [kind for kind in used if not kind.users]
+        for kind in gone:
+            self._drop(kind)
+        self._find_carriers(new, others, at)
+        for kind in new:
+            self._filing.add(kind)
+        for job in after:
+            self._count(job, at, 1)
+        return _filed([*new, *gone]) if new or gone else None
+
+    def _use(self, job: Job, times: int, used: set[Kind]) -> None:
+        """Count the rules of a job, more or less of them."""
+        for task in job.tasks:
+            if task.state in OVER:
+                continue
+            for rule in rules_of(task):
+                kind = self._known_or_new(rule)
+                kind.users += times
+                kind.drawn += times * (isinstance(rule, Spread) or not rule.apart)
+                used.add(kind)
+
+    def _known_or_new(self, rule: Rule) -> Kind:
+        if id(rule) in self._of_rule:
+            return self._of_rule[id(rule)][1]
+        condition = Condition.of(rule)
+        kind = self._kinds.get(condition)
+        if kind is None:
+            self._last_id += 1
+            kind = self._kinds[condition] = self._by_id[self._last_id] = Kind(self._last_id, condition)
+        return self._remembered(rule, kind)
+
+    def _drop(self, kind: Kind) -> None:
+        del self._kinds[kind.condition]
+        del self._by_id[kind.id]
+        self._of_rule.clear()
+        self._filing.discard(kind)
+
+    def _find_carriers(self, kinds: Collection[Kind], jobs: Iterable[Job], at: Mapping[str, int]) -> None:
+        """Where tasks are that have long been there and belong to new kinds."""
+        if not kinds:
+            return
+        filing = _filed(kinds)
+        for job in jobs:
+            for task in job.tasks:
+                if task.state in IN_PLACE:
+                    for kind in filing.of(job, task):
+                        position = at.get(task.node, -1)
+                        if position >= 0:
+                            kind.carriers.count(position, task.state is TaskState.FREEING, 1)
+
+    def _count(self, job: Job, at: Mapping[str, int], times: int) -> None:
+        for task in job.tasks:
+            position = at.get(task.node, -1)
+            if position >= 0 and task.state in IN_PLACE:
+                for whereabouts in self.touched_by(job, task):
+                    whereabouts.count(position, task.state is TaskState.FREEING, times)
+
+    def facts(self) -> frozenset[object]:
+        """Everything that is known, as one comparable value."""
+        return frozenset(kind.facts() for kind in self._kinds.values())
 
 
-def _matches(rule: Neighbour, job: Job) -> bool:
-    return set(rule.labels) <= set(job.labels)
+def labels_of(job: Job, task: Task) -> dict[str, str]:
+    """The labels of a task: its job's, and its own."""
+    return {**dict(job.labels), **dict(task.labels)} if job.labels else dict(task.labels)
 
 
-def _restrict(frames: list[NodeFrame], allowed: Bools, level: str, domains: set[str], apart: bool) -> None:
-    for position, frame in enumerate(frames):
-        domain = node_label(frame, level)
-        inside = bool(domain) and domain in domains
-        if inside is apart:
-            allowed[position] = False
+def rules_of(task: Task) -> tuple[Rule, ...]:
+    """What a task wants of others."""
+    where = task.request.where
+    return (*where.neighbours, *where.spreads) if where.spreads else where.neighbours
+
+
+def _apart(kind: Kind, level: str) -> Whereabouts:
+    found = kind.apart.get(level)
+    if found is None:
+        found = kind.apart[level] = Whereabouts()
+    return found
+
+
+def _filed(kinds: Iterable[Kind]) -> Filing:
+    filing = Filing()
+    for kind in kinds:
+        filing.add(kind)
+    return filing

@@ -57,6 +57,12 @@ class NodeBook:
         copy.assigned, copy._sound, copy._broken = self.assigned.copy(), self._sound.copy(), self._broken.copy()
         return copy
 
+    def reframe(self, frame: NodeFrame, position: int) -> None:
+        """Another node in the place of one of the same name; what is on it must be booked anew."""
+        self.frames = self.frames.copy()
+        self.frames[position] = frame
+        self.columns.reframe(self.frames)
+
     def later_columns(self) -> Columns:
         """Columns of every node as it will be once what is ending has ended; made when first asked for."""
         if self._later_columns is None:

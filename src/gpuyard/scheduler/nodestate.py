@@ -61,6 +61,14 @@ class NodeFrame:
         self.links = _link_masks(node) if linked else ()
         """Groups of devices that are close, the closest kind first; empty where all are alike."""
 
+    def memory_ranges(self) -> dict[str, tuple[int, int]]:
+        """Of each model the memory of the smallest and of the largest GPU that may be handed out whole."""
+        ranges: dict[str, tuple[int, int]] = {}
+        for model, mask in self.models.items():
+            memories = [self.device_memory_mib[device] for device in bits(mask)]
+            ranges[model] = min(memories), max(memories)
+        return ranges
+
 
 class NodeState(msgspec.Struct, gc=False, eq=False):
     """What is free on a node. `free` has one bit per device nobody touches; `parts` the devices tasks share."""

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpuyard.model.jobs import Neighbour, Task, TaskGroup, TopologyRule
+from gpuyard.model.jobs import Task, TaskGroup, TopologyRule
 from gpuyard.policies.policy import DevicePlacement, NodePlacement
 from gpuyard.scheduler.columns import Bools
+from gpuyard.scheduler.company import Open
 from gpuyard.scheduler.draft import Draft
-from gpuyard.scheduler.fit import NO_FIT, SHARED_FIRST, FitTable
+from gpuyard.scheduler.fit import NO_FIT, FitTable
 from gpuyard.scheduler.gang import Chunk, leaves, satisfied
 from gpuyard.scheduler.headroom import affordable, within_bounds
 from gpuyard.scheduler.jobbook import Waiter
-from gpuyard.scheduler.neighbours import allowed_nodes
 from gpuyard.scheduler.shapes import Shape
 from gpuyard.scheduler.topology import Domain, within
 
@@ -32,17 +32,16 @@ class Placer:
 
     waiter: Waiter
     keep_together: bool
+    _unruled: bool
+    """Nothing but the shape of its tasks says where they may go: no rules about others, no rationed models."""
 
     def __init__(self, draft: Draft) -> None:
         self.draft = draft
-        self._unruled = not draft.ledger.neighbours.any_rules and not draft.queues.resources.by_model
-        """Nothing but the shape of a task says where it may go: no rules about others, no rationed models."""
         self._packs = draft.policy.node_placement is not NodePlacement.SPREAD
 
     def place(self, waiter: Waiter) -> bool:
         """Place the waiter's chunk; False leaves the draft as it was."""
-        self.waiter = waiter
-        self.keep_together = self._packs and not waiter.job.spread
+        self._take_up(waiter)
         mark, reserved = self.draft.mark(), self.draft.reserved
         if not (self._placed(waiter) if reserved is None else self._beside(reserved, waiter, mark)):
             self.draft.rollback(mark)
@@ -50,6 +49,20 @@ class Placer:
         if self.draft.nodes.later and self._must_wait(mark):
             self.draft.postpone(mark)
         return True
+
+    def stuck_at(self, waiter: Waiter) -> tuple[Task | None, int]:
+        """The first task that finds no place once those before it have theirs, and how many do. Leaves them there."""
+        self._take_up(waiter)
+        tasks = tuple(waiter.chunk.all_tasks())
+        for found, task in enumerate(tasks):
+            if not self._task(task, self.draft.among):
+                return task, found
+        return None, len(tasks)
+
+    def _take_up(self, waiter: Waiter) -> None:
+        self.waiter = waiter
+        self._unruled = not waiter.ruled and not self.draft.queues.resources.by_model
+        self.keep_together = self._packs and not waiter.job.spread
 
     def _placed(self, waiter: Waiter) -> bool:
         return self._place(waiter) and self._paid_for(waiter)
@@ -78,7 +91,9 @@ class Placer:
         if len(chunk.tasks) > 1 or chunk.children or chunk.group.topology is not None:
             return self._group(chunk, among)
         plain = self._unruled and not waiter.shapes[0].request.gpu_memory_mib and not waiter.job.spread
-        return self._put(chunk.tasks[0], waiter.shapes[0], among) if plain else self._task(chunk.tasks[0], among)
+        if plain:
+            return self._put(chunk.tasks[0], waiter.shapes[0], Open(among, among))
+        return self._task(chunk.tasks[0], among)
 
     def _must_wait(self, mark: int) -> bool:
         """Whether the job would start below its minimum, or a group that waits for a place below its own."""
@@ -287,11 +302,11 @@ class Placer:
         shape = self._shape(task)
         if shape is None:
             return False
-        allowed = self._allowed(task, shape, among)
+        allowed = self._allowed(task, among)
         if self.waiter.job.spread:
             preferred = [self._unused(), *preferred]
         for part in preferred:
-            if self._put(task, shape, part if allowed is None else part & allowed):
+            if self._put(task, shape, allowed.within(part)):
                 return True
         return self._put(task, shape, allowed)
 
@@ -307,11 +322,11 @@ class Placer:
                 unused[entry.position] = False
         return unused
 
-    def _put(self, task: Task, shape: Shape, allowed: Bools | None) -> bool:
+    def _put(self, task: Task, shape: Shape, allowed: Open) -> bool:
         """Give the task the best node now, else the best that is being freed."""
         draft = self.draft
-        now = draft.fit.best(shape, allowed)
-        later = self._worth_waiting_for(shape, allowed, now) if draft.nodes.later else -1
+        now = draft.fit.best(shape, allowed.now)
+        later = self._worth_waiting_for(shape, allowed.later, now) if draft.nodes.later else -1
         if later >= 0:
             draft.put(self.waiter, task, shape, later, waits=True)
         elif now >= 0:
@@ -322,24 +337,24 @@ class Placer:
         """The best node that is being freed, where none is free now; -1 where it is better not to wait."""
         fit = self.draft.fit_later
         shares_gpus = shape.shared and fit.packs_parts
-        if now >= 0 and (not shares_gpus or self.draft.fit.scores(shape)[now] < -(SHARED_FIRST >> 1)):
+        if now >= 0 and (not shares_gpus or self.draft.fit.joins(shape, now)):
             return -1
         later = fit.best(shape, allowed)
         if later < 0 or now < 0:
             return later
         # A part that fits on a GPU already shared waits for it rather than break open a whole one.
-        return later if fit.scores(shape)[later] < -(SHARED_FIRST >> 1) else -1
+        return later if fit.joins(shape, later) else -1
 
     def _shape(self, task: Task) -> Shape | None:
         """The task's shape, narrowed to the GPU models its queue may still take; None where none is left."""
         return affordable(self.draft, self.waiter, self.draft.shapes.of(task.request))
 
-    def _allowed(self, task: Task, shape: Shape, among: Bools | None) -> Bools | None:
-        rules: tuple[Neighbour, ...] = task.request.where.neighbours
-        if not rules and not self.draft.ledger.neighbours.any_apart:
-            return among
-        allowed = allowed_nodes(self.draft, self.waiter.job, rules)
-        return allowed if among is None else allowed & among
+    def _allowed(self, task: Task, among: Bools | None) -> Open:
+        """Where rules about others, its own or theirs, let a task go."""
+        company = self.draft.company
+        if not self.waiter.ruled or company is None:
+            return Open(among, among)
+        return company.allowed(self.waiter.job, task).within(among)
 
     # One node ------------------------------------------------------------------------------------------------
 
@@ -375,11 +390,14 @@ class Placer:
             shape = self._shape(task)
             if shape is None or fit.at(shape, position) >= NO_FIT:
                 return False
-            allowed = self._allowed(task, shape, None)
+            allowed = self._open_in(self._allowed(task, None), fit)
             if allowed is not None and not allowed[position]:
                 return False
             self.draft.put(self.waiter, task, shape, position, fit is not self.draft.fit, way=way)
         return True
+
+    def _open_in(self, allowed: Open, fit: FitTable) -> Bools | None:
+        return allowed.now if fit is self.draft.fit else allowed.later
 
     def _roomy_nodes(self, tasks: tuple[Task, ...], among: Bools | None, fit: FitTable) -> list[int]:
         """Nodes that may take all the tasks, best first by the largest of them."""
@@ -393,9 +411,11 @@ class Placer:
         fits &= columns.memory_bytes >= sum(task.request.memory_bytes for task in tasks)
         if not any(task.request.mig for task in tasks):
             fits &= columns.gpu_milli >= sum(task.request.devices * task.request.gpu_milli for task in tasks)
-        allowed = self._allowed(tasks[0], largest, among)
+        allowed = self._open_in(self._allowed(tasks[0], among), fit)
         if allowed is not None:
             fits &= allowed
+        if self.waiter.ruled and self.draft.company is not None:
+            fits &= self.draft.company.for_all(self.waiter.job, tasks)
         positions = np.flatnonzero(fits)
         return list(positions[np.argsort(scores[positions], kind="stable")].tolist())
 

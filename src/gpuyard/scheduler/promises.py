@@ -15,7 +15,6 @@ from gpuyard.scheduler.draft import Draft, Kept
 from gpuyard.scheduler.gang import ACTIVE, satisfied
 from gpuyard.scheduler.headroom import exceeded
 from gpuyard.scheduler.ledger import Ledger
-from gpuyard.scheduler.neighbours import open_nodes
 from gpuyard.scheduler.nodebook import NodeBook
 from gpuyard.scheduler.queuebook import QueueBook
 from gpuyard.scheduler.topology import level_left
@@ -64,17 +63,16 @@ def _cannot_be_kept(draft: Draft, job: Job, promised: Sequence[Task]) -> Reason 
 
 def _in_good_company(draft: Draft, job: Job, task: Task, position: int) -> bool:
     """Whether the rules about neighbours, its own and theirs, still let it go there."""
-    known = draft.ledger.neighbours
-    if not known.any_rules:
-        return True
-    others = [one for one in known.present() if (one.job.id, one.task) != (job.id, task.id)]
-    return bool(open_nodes(draft.nodes.frames, others, job, task.request.where.neighbours)[position])
+    company = draft.company
+    return company is None or not company.concerns(job, task) or company.is_right_for(job, task, position)
 
 
 def _is_free(draft: Draft, job: Job, task: Task) -> bool:
-    """Whether it can start: its place is free, and it has left its former one."""
-    here = draft.nodes.now[draft.nodes.at[task.node]]
-    return not task.leaving and here.holds(task.request, draft.nodes.held(job, task))
+    """Whether it can start: its place is free, whoever it keeps apart from is gone, and it has left its former one."""
+    position = draft.nodes.at[task.node]
+    if task.leaving or not draft.nodes.now[position].holds(task.request, draft.nodes.held(job, task)):
+        return False
+    return draft.company is None or draft.company.is_clear(job, task, position)
 
 
 def _has_its_minimum(job: Job, ready: Sequence[Task]) -> bool:
@@ -102,6 +100,8 @@ def _take_back(draft: Draft, job: Job, promised: Sequence[Task], why: Reason) ->
     draft.withheld[job.id] = why
     for task in promised:
         draft.taken_back.append(Evict(job.id, task.id, task.node, why))
+        if draft.company is not None and task.node in draft.nodes.at:
+            draft.company.come(job, task, draft.nodes.at[task.node], -1)
         release(draft.ledger, draft.nodes, draft.queues, job, task)
 
 

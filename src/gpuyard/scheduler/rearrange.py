@@ -54,7 +54,7 @@ def rearrange(draft: Draft, waiter: Waiter) -> bool:
     """Place the waiter's chunk by moving what this cycle placed; False leaves the draft as it was."""
     if not 0 < len(draft.placed) <= MAX_PLACED or draft.rearrange_steps_left <= 0:
         return False
-    if draft.ledger.neighbours.any_rules or not _plain(waiter) or not _enough_in_total(draft, waiter):
+    if waiter.ruled or not _plain(waiter) or not _enough_in_total(draft, waiter):
         return False
     if draft.policy.node_placement not in PACKING or draft.policy.device_placement is DevicePlacement.SPREAD:
         return False
@@ -142,7 +142,7 @@ def _plain(waiter: Waiter) -> bool:
 
 
 def _movable(placed: Placed) -> bool:
-    return not placed.waits and _plain(placed.waiter)
+    return not placed.waits and not placed.waiter.ruled and _plain(placed.waiter)
 
 
 def _enough_in_total(draft: Draft, waiter: Waiter) -> bool:

@@ -174,12 +174,20 @@ class ReclaimRules:
         return in_yielding_order(self.draft, self.step.blocks, giver.leaf, giver.min_runtime_ms)
 
     def _next_leaf(self, ready: dict[int, Block], taken: Taken) -> int:
-        """Down the tree, at every level the child most above what it should have."""
+        """Down the tree, at every level the child most above what it should have; of equals the one that loses less."""
         frames = self.draft.queues.frames
-        open_at = {at for leaf in ready for at in frames[leaf].path}
-        here = max((at for at in open_at if frames[at].parent < 0), key=taken.key)
+        lost_ms: dict[int, int] = {}
+        for leaf, block in ready.items():
+            for at in frames[leaf].path:
+                lost_ms[at] = min(block.lost_ms, lost_ms.get(at, block.lost_ms))
+
+        def rank(at: int) -> tuple[QueueKey, int, object]:
+            *above, tie = taken.key(at)
+            return tuple(above), -lost_ms[at], tie
+
+        here = max((at for at in lost_ms if frames[at].parent < 0), key=rank)
         while not frames[here].leaf:
-            here = max((at for at in frames[here].children if at in open_at), key=taken.key)
+            here = max((at for at in frames[here].children if at in lost_ms), key=rank)
         return here
 
     def alternatives(self, last: Block) -> Iterator[Block]:
@@ -285,7 +293,7 @@ class Taken:
             if self._may_give(giver, left):
                 for level in giver.levels:
                     left[level.at] = list(map(minus, left[level.at], block.amounts))
-            elif not shuffled or not self.rules.may_shuffle(giver, left):
+            elif not shuffled or not block.job.movable or not self.rules.may_shuffle(giver, left):
                 return False
         return True
 

@@ -117,7 +117,7 @@ class Reserve:
 
     def _may_have_one(self, waiter: Waiter) -> bool:
         """Only what must start together gets one, and not what its own queue, or rules about neighbours, hold back."""
-        if waiter.rank[1] or any(shape.request.where.neighbours for shape in waiter.shapes):
+        if waiter.rank[1] or any(shape.ruled for shape in waiter.shapes):
             return False
         # While only some nodes are used, not to fit there means nothing yet.
         if self._steps_left <= 0 or self.draft.among is not None:
@@ -448,7 +448,7 @@ def _running(draft: Draft) -> Iterator[tuple[int, Job]]:
 
 def _tasks(draft: Draft, end_ms: int, job: Job) -> Iterator[Ending]:
     ledger, leaf = draft.ledger, draft.queues.leaf_at(job.queue)
-    gone = {one.holding.task.id for one in draft.evicted_since(0)}
+    gone = {one.holding.task.id for one in draft.evicted_since(0) if one.job.id == job.id}
     for task in job.tasks:
         position = draft.nodes.at.get(task.node, -1)
         if leaf < 0 or position < 0 or task.state not in ACTIVE or task.id in gone:

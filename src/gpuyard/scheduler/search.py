@@ -338,12 +338,13 @@ class Search:
         moved = {id(block) for block in chosen if trial.has_returned(block)} if trial.returned else set()
         allowed = self.rules.allows(chosen, moved) and (not self.rules.must_move or len(moved) == len(chosen))
         note_moves(self.draft, mark, trial.returned)
+        allowed = allowed and self._in_good_company(mark)
         if not allowed or not in_feasible_order(self.draft, mark):
             self.draft.rollback(mark)
             return False
-        by_task = {entry.holding.task.id: entry for entry in self.draft.evicted_since(mark)}
+        by_task = {(entry.job.id, entry.holding.task.id): entry for entry in self.draft.evicted_since(mark)}
         for block in chosen:
-            entries = [by_task[holding.task.id] for holding in block.holdings]
+            entries = [by_task[block.job.id, holding.task.id] for holding in block.holdings]
             reason = self.rules.reason(block, moved=id(block) in moved)
             for entry in entries:
                 entry.reason = reason
@@ -352,6 +353,14 @@ class Search:
             self.draft.disturbed.add(block.job.id)
         self.draft.beneficiaries.add(self.waiter.job.id)
         return True
+
+    def _in_good_company(self, mark: int) -> bool:
+        """Whether those who moved for the job have not come where its rules would not have them."""
+        company = self.draft.company
+        if company is None or not self.waiter.ruled:
+            return True
+        mine = [placed for placed in self.draft.placed_since(mark) if placed.waiter is self.waiter]
+        return all(company.is_right_for(placed.waiter.job, placed.task, placed.position) for placed in mine)
 
     def _settle_unstarted(self, entry: Evicted, placed: Placed) -> None:
         """What this cycle had only just placed is not told as stopped or moved: it starts elsewhere, or waits."""

@@ -11,6 +11,7 @@ import msgspec
 
 from gpuyard.model.jobs import Request
 from gpuyard.model.quantities import MILLI
+from gpuyard.scheduler.neighbours import Neighbours
 from gpuyard.scheduler.resources import Amounts, Resources, memory_milli
 
 MAX_ALIASES: Final = 200_000
@@ -20,7 +21,7 @@ MAX_ALIASES: Final = 200_000
 class Shape:
     """One request, with what it costs. `copies` tasks of it at once make a shape of their own."""
 
-    __slots__ = ("asked", "at_least", "coarse", "copies", "extra", "gpu", "id", "request", "shared", "whole")
+    __slots__ = ("asked", "at_least", "coarse", "copies", "extra", "gpu", "id", "request", "ruled", "shared", "whole")
 
     def __init__(self, id: int, request: Request, copies: int, asked: Amounts, at_least: Amounts) -> None:
         self.id = id
@@ -34,6 +35,8 @@ class Shape:
         """The least it can count, for limits: by the largest GPU that would do."""
         self.extra = bool(request.mig or request.other)
         self.gpu = bool(request.devices or request.mig)
+        self.ruled = bool(request.where.neighbours or request.where.spreads)
+        """Has rules about other tasks."""
         self.coarse: Shape = self
         """The same but for CPU, memory and the like: many shapes differ in nothing else."""
 
@@ -41,21 +44,23 @@ class Shape:
 class Shapes:
     """All shapes of one ledger."""
 
-    def __init__(self, resources: Resources, memories: dict[str, tuple[int, int]]) -> None:
+    def __init__(self, resources: Resources, memories: dict[str, tuple[int, int]], neighbours: Neighbours) -> None:
         self.resources = resources
-        self._memories = memories
+        self.memories = memories
         """The smallest and the largest GPU memory of each model (and of all, under '')."""
         self._by_value: dict[Request, Shape] = {}
-        self.any_neighbours = False
+        self.any_ruled = False
         """Whether any request so far had rules about other tasks."""
+        self.neighbours = neighbours
+        """What rules there are about tasks with which labels: those that are alike to all of them are alike."""
         self._several: dict[tuple[int, int], Shape] = {}
         self._by_identity: dict[int, tuple[Request, Shape]] = {}
 
-    def fork(self) -> Shapes:
+    def fork(self, neighbours: Neighbours) -> Shapes:
         """A copy that may learn shapes of its own, so that what is only tried is not remembered for ever."""
-        copy = Shapes(self.resources, self._memories)
+        copy = Shapes(self.resources, self.memories, neighbours)
         copy._by_value, copy._several = self._by_value.copy(), self._several.copy()
-        copy.any_neighbours = self.any_neighbours
+        copy.any_ruled = self.any_ruled
         return copy
 
     def of(self, request: Request) -> Shape:
@@ -73,11 +78,11 @@ class Shapes:
         shape = self._by_value.get(request)
         if shape is None:
             shape = self._by_value[request] = self._make(request, 1)
-            self.any_neighbours = self.any_neighbours or bool(request.where.neighbours)
+            self.any_ruled = self.any_ruled or shape.ruled
         return shape
 
     def smallest_memory_mib(self, model: str) -> int:
-        return self._memories.get(model, (0, 0))[0]
+        return self.memories.get(model, (0, 0))[0]
 
     def several(self, one: Shape, copies: int) -> Shape:
         """The shape of `copies` such tasks on one node, where they can be asked for as one."""
@@ -105,7 +110,7 @@ class Shapes:
 
     def _memory_range(self, request: Request) -> tuple[int, int]:
         models = request.where.gpu_models or ("",)
-        ranges = [self._memories[model] for model in models if model in self._memories]
+        ranges = [self.memories[model] for model in models if model in self.memories]
         if not ranges:
             return 0, 0
         return min(low for low, _ in ranges), max(high for _, high in ranges)

@@ -1,4 +1,5 @@
-"""Domains: the sets of nodes a group may be kept inside, the tightest that will do first."""
+"""Domains: the sets of nodes a group may be kept inside, the tightest that will do first; and those that rules between
+tasks are about."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ import numpy as np
 
 from gpuyard.model.jobs import Job, TaskGroup, TopologyRule
 from gpuyard.model.nodes import Topology
-from gpuyard.scheduler.columns import Bools
+from gpuyard.scheduler.columns import Bools, Ints
 from gpuyard.scheduler.gang import leaves
 from gpuyard.scheduler.nodestate import NodeFrame
 
@@ -63,6 +64,49 @@ class Domains:
         mask = np.zeros(len(self._frames), dtype=np.bool_)
         mask[positions] = True
         return mask
+
+
+class Level:
+    """The domains that one node label draws, for rules between tasks."""
+
+    __slots__ = ("domain", "domains", "inside")
+
+    def __init__(self, values: Sequence[str]) -> None:
+        numbers: dict[str, int] = {"": 0}
+        self.domain: Ints = np.array([numbers.setdefault(value, len(numbers)) for value in values], dtype=np.int64)
+        """The number of each node's domain; 0 where it lies in none."""
+        self.domains = len(numbers)
+        """How many numbers there are, that one included."""
+        self.inside: Bools = self.domain > 0
+
+    def holding(self, counts: Ints) -> Bools:
+        """Nodes in whose domain something is, where it is counted per node."""
+        if not counts.any():
+            return np.zeros(len(counts), dtype=np.bool_)
+        found: Bools = (self.sums(counts) > 0)[self.domain] & self.inside
+        return found
+
+    def sums(self, counts: Ints) -> Ints:
+        """Per domain what is counted per node."""
+        return np.bincount(self.domain, weights=counts, minlength=self.domains).astype(np.int64)
+
+
+class Levels:
+    """Every node label that a rule between tasks names, worked out when first asked for."""
+
+    def __init__(self, frames: list[NodeFrame]) -> None:
+        self._frames = frames
+        self._known: dict[str, Level] = {}
+
+    @property
+    def nodes(self) -> int:
+        return len(self._frames)
+
+    def of(self, label: str) -> Level:
+        known = self._known.get(label)
+        if known is None:
+            known = self._known[label] = Level([node_label(frame, label) for frame in self._frames])
+        return known
 
 
 def node_label(frame: NodeFrame, label: str) -> str:

@@ -23,6 +23,9 @@ from gpuyard.scheduler.ordering import Turns, lines_of
 from gpuyard.scheduler.placement import Placer, has_rule
 from gpuyard.scheduler.topology import level_left
 
+TaskKey = tuple[str, str]
+"""A job and one of its tasks: tasks of different jobs may have the same id."""
+
 
 class Trial:
     """One set of blocks, which the draft has evicted since a mark."""
@@ -38,7 +41,7 @@ class Trial:
         """Whether the job is served before those who gave way, whatever the order says."""
         self.first_come_anywhere = False
         """Whether those whose turn comes before the job go where the ordinary placement puts them, rather than back."""
-        self.returned: dict[str, Placed] = {}
+        self.returned: dict[TaskKey, Placed] = {}
         """Per evicted task the place it gets, old or new."""
         self._victims = _Victims(draft, blocks)
 
@@ -77,15 +80,15 @@ class Trial:
         """Blocks that got their old places back."""
         if not self.returned:
             return []
-        return [block for block in self.blocks if all(self._same_place(holding) for holding in block.holdings)]
+        return [block for block in self.blocks if all(self._same_place(block, holding) for holding in block.holdings)]
 
-    def _same_place(self, holding: Holding) -> bool:
-        placed = self.returned.get(holding.task.id)
+    def _same_place(self, block: Block, holding: Holding) -> bool:
+        placed = self.returned.get((block.job.id, holding.task.id))
         return placed is not None and (placed.position, placed.shares) == (holding.position, holding.shares)
 
     def has_returned(self, block: Block) -> bool:
         """Whether all of a block has a place again."""
-        return all(holding.task.id in self.returned for holding in block.holdings)
+        return all((block.job.id, holding.task.id) in self.returned for holding in block.holdings)
 
     def _turns(self, others: Sequence[Left]) -> Turns:
         # A job that gives way while it waits to grow has one turn, as one that gave way.
@@ -105,25 +108,34 @@ class Trial:
     def _return(self, waiter: Waiter, job_placed: bool) -> bool:
         """Give a chunk that gave way its old places, else others."""
         tasks = list(waiter.chunk.all_tasks())
-        if any(task.id not in self._victims.evicted for task in tasks):
+        id = waiter.job.id
+        if any((id, task.id) not in self._victims.evicted for task in tasks):
             return False
         before = len(self.draft.placed)
         stays = (job_placed or not self.first_come_anywhere) and self._put_back(waiter, tasks)
-        if not stays and not (self.may_move and self._place(waiter)):
+        if not stays and not (self.may_move and self._may_be_moved(waiter, tasks) and self._place(waiter)):
             return False
-        self.returned |= {placed.task.id: placed for placed in self.draft.placed[before:]}
+        self.returned |= {(id, placed.task.id): placed for placed in self.draft.placed[before:]}
         return True
+
+    def _may_be_moved(self, waiter: Waiter, tasks: list[Task]) -> bool:
+        """Whoever has opted out starts nowhere else, but for what had not started at all."""
+        holdings = (self._victims.evicted[waiter.job.id, task.id] for task in tasks)
+        return waiter.job.movable or all(holding.placed is not None for holding in holdings)
 
     def _put_back(self, waiter: Waiter, tasks: list[Task]) -> bool:
         draft, mark = self.draft, self.draft.mark()
         if blockers(draft.queues, waiter.leaf, waiter.at_least, waiter.firm) or not self._still_in_shape(waiter, tasks):
             return False
         for task in tasks:
-            holding = self._victims.evicted[task.id]
+            holding = self._victims.evicted[waiter.job.id, task.id]
             if draft.among is not None and not draft.among[holding.position]:
                 draft.rollback(mark)
                 return False
             if not draft.nodes.later[holding.position].holds(task.request, holding.shares):
+                draft.rollback(mark)
+                return False
+            if waiter.ruled and self._somebody_came(waiter, task, holding.position):
                 draft.rollback(mark)
                 return False
             placed = Placed(waiter, task, draft.shapes.of(task.request), holding.position, waits=True)
@@ -131,13 +143,23 @@ class Trial:
             draft.book(placed)
         return True
 
+    def _somebody_came(self, waiter: Waiter, task: Task, position: int) -> bool:
+        """Whether an old place has come to have company that the task must be apart from. What was there before does
+        not matter: it had to live with that."""
+        company, job = self.draft.company, waiter.job
+        if company is None or company.is_free(job, task, position):
+            return False
+        before = company.afresh()
+        before.come(job, task, position, -1)
+        return before.is_free(job, task, position)
+
     def _still_in_shape(self, waiter: Waiter, tasks: list[Task]) -> bool:
         """Whether old places are right for a job that lies in domains, or on nodes, by rule: parts may have moved."""
         job, draft = waiter.job, self.draft
         if not has_rule(job.group):
             return True
-        moved = {id: one.position for id, one in self.returned.items() if one.waiter.job.id == job.id}
-        back = {task.id: self._victims.evicted[task.id].position for task in tasks}
+        moved = {task: one.position for (id, task), one in self.returned.items() if id == job.id}
+        back = {task.id: self._victims.evicted[job.id, task.id].position for task in tasks}
         staying = {task.id: task.node for task in job.tasks if task.state in ACTIVE}
         given = {id: draft.nodes.frames[position].node.name for id, position in (moved | back).items()}
         return not level_left(draft.domains, draft.nodes.at, job, staying | given)
@@ -148,7 +170,9 @@ class _Victims(Mapping[str, Waiter]):
 
     def __init__(self, draft: Draft, blocks: Sequence[Block]) -> None:
         self.draft = draft
-        self.evicted = {holding.task.id: holding for block in blocks for holding in block.holdings}
+        self.evicted: dict[TaskKey, Holding] = {
+            (block.job.id, holding.task.id): holding for block in blocks for holding in block.holdings
+        }
         self.leaves = {block.job.id: block.leaf for block in blocks}
         self._jobs = {block.job.id: block.job for block in blocks}
         self._gangs: dict[str, Gang] = {}
@@ -191,7 +215,7 @@ class _Victims(Mapping[str, Waiter]):
         gang = self._gangs[waiter.job.id]
         gang.place(waiter.chunk, given)
         following = next_waiter(gang.job, waiter.leaf, gang, self.draft.shapes)
-        if following is None or any(task.id not in self.evicted for task in following.chunk.all_tasks()):
+        if following is None or any((gang.job.id, t.id) not in self.evicted for t in following.chunk.all_tasks()):
             return None
         return following
 
@@ -200,10 +224,10 @@ class _Victims(Mapping[str, Waiter]):
         lines: dict[LineKey, list[tuple[int, str]]] = {}
         for id, job in self._jobs.items():
             key: LineKey
-            if self._went_whole(job) and not job.labels and not job.spread:
-                # A gang that went as a whole: like every other that asks for the same.
+            if self._went_whole(job) and not job.spread and not self._is_ruled(job):
+                # A gang that went as a whole: like every other that asks for the same and may go as far.
                 shapes = tuple([self.draft.shapes.of(task.request).id for task in job.tasks])
-                key = (self.leaves[id], -job.priority, 0, False, ("gave way", shapes, job.group.topology))
+                key = (self.leaves[id], -job.priority, 0, False, ("gave way", shapes, job.group.topology, job.movable))
             else:
                 waiter = self._made(id)
                 if waiter is None:
@@ -214,21 +238,30 @@ class _Victims(Mapping[str, Waiter]):
             line.sort()
         return lines
 
+    def _is_ruled(self, job: Job) -> bool:
+        """Whether rules between tasks are about it: then it is like no other."""
+        if not self.draft.ledger.neighbours:
+            return False
+        waiter = self._made(job.id)
+        return waiter is None or waiter.ruled
+
     def _went_whole(self, job: Job) -> bool:
         """Whether a plain gang went with all its tasks; one that had lost some before cannot simply return."""
         if len(job.tasks) == 1:
             return True
         whole = job.group.leaf and len(job.tasks) == job.group.min_tasks
-        return whole and all(task.id in self.evicted for task in job.tasks)
+        return whole and all((job.id, task.id) in self.evicted for task in job.tasks)
 
 
-def _waiting_again(job: Job, evicted: Mapping[str, object]) -> Job:
+def _waiting_again(job: Job, evicted: Mapping[TaskKey, object]) -> Job:
     """The job as if its evicted tasks waited for a place, and no others: what it had not yet got is another matter."""
-    return msgspec.structs.replace(job, tasks=tuple([_as_waiting(task, evicted) for task in job.tasks]))
+    return msgspec.structs.replace(
+        job, tasks=tuple([_as_waiting(task, (job.id, task.id) in evicted) for task in job.tasks])
+    )
 
 
-def _as_waiting(task: Task, evicted: Mapping[str, object]) -> Task:
-    if task.id in evicted:
+def _as_waiting(task: Task, evicted: bool) -> Task:
+    if evicted:
         return msgspec.structs.replace(task, state=TaskState.PENDING, node="", shares=())
     return msgspec.structs.replace(task, state=TaskState.GATED) if task.state is TaskState.PENDING else task
 
@@ -239,11 +272,11 @@ def _largest_first(waiter: Waiter) -> tuple[tuple[int, ...], tuple[int, ...], Ra
     return tuple([-amount for amount in largest]), tuple([-amount for amount in waiter.asked]), waiter.rank
 
 
-def note_moves(draft: Draft, mark: int, returned: Mapping[str, Placed]) -> None:
+def note_moves(draft: Draft, mark: int, returned: Mapping[TaskKey, Placed]) -> None:
     """Tell those evicted since the mark where they go instead."""
     if not returned:
         return
     for entry in draft.evicted_since(mark):
-        entry.moved_to = returned.get(entry.holding.task.id)
+        entry.moved_to = returned.get((entry.job.id, entry.holding.task.id))
         if entry.moved_to is not None:
             entry.moved_to.moves = True

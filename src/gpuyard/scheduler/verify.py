@@ -16,11 +16,11 @@ from gpuyard.model.plan import Action, Bind, Evict, Move, Plan, Promise, Resize
 from gpuyard.model.quantities import CPU, GPU, MEMORY, MILLI
 from gpuyard.model.reasons import MIG_PREFIX, TASKS, Reason, Token
 from gpuyard.model.snapshot import Snapshot
+from gpuyard.scheduler.company import Company
 from gpuyard.scheduler.eligibility import may_use
 from gpuyard.scheduler.gang import ACTIVE, leaves, satisfied
 from gpuyard.scheduler.headroom import blockers
 from gpuyard.scheduler.ledger import Ledger
-from gpuyard.scheduler.neighbours import Present, open_nodes
 from gpuyard.scheduler.nodebook import NodeBook
 from gpuyard.scheduler.nodestate import NodeFrame, NodeState
 from gpuyard.scheduler.promises import release
@@ -52,9 +52,11 @@ def verify_on(plan: Plan, ledger: Ledger) -> tuple[Verdict, ...]:
     """The same, on books that are kept."""
     refused: dict[tuple[str, str], Reason] = {}
     while True:
-        found = _Replay(ledger, refused).run(plan)
+        replay = _Replay(ledger, refused)
+        found = replay.run(plan)
         broken = (
-            _broken_gangs(ledger, found)
+            replay.in_bad_company()
+            or _broken_gangs(ledger, found)
             or _broken_domains(ledger, found)
             or _broken_victims(ledger, found)
             or _broken_bargains(found)
@@ -72,7 +74,9 @@ class _Replay:
         self.refused = refused
         self.nodes: NodeBook = ledger.nodes.fork()
         self.queues: QueueBook = ledger.queues.fork()
-        self.present: list[Present] = list(ledger.neighbours.present())
+        self.company = Company(ledger.neighbours, ledger.levels, ledger.eligibility)
+        self.doubtful: list[tuple[Placing, Job, Task, int]] = []
+        """Tasks whose company was not right when their turn came; who comes to be there is known in the end."""
 
     def run(self, plan: Plan) -> tuple[Verdict, ...]:
         return tuple([Verdict(action, self._why_not(action)) for action in plan.actions])
@@ -102,7 +106,7 @@ class _Replay:
         if isinstance(action, Evict) and not action.reason.beneficiary:
             promised = self._promised(action)
             if promised is not None:
-                release(self.ledger, self.nodes, self.queues, *promised)
+                self._take_back(*promised)
                 return None
         found = self._running(action)
         position = self.nodes.at.get(node, -1)
@@ -110,7 +114,7 @@ class _Replay:
             return Reason(Token.GANG_INCOMPLETE, subject=action.task)
         job, task = found
         leaf = self.queues.leaf_at(job.queue)
-        may_go = job.preemptible or (isinstance(action, Move) and job.checkpointable)
+        may_go = job.may_stop or (isinstance(action, Move) and job.checkpointable and not job.protected)
         if action.reason.beneficiary and (not may_go or leaf < 0):
             return Reason(Token.OVER_QUOTA, subject=job.queue)
         # Where a world reports a device as held twice, taking one task off frees nothing that can be counted on.
@@ -119,7 +123,7 @@ class _Replay:
         if leaf >= 0:
             amounts = self.ledger.amounts(task, self.ledger.shapes.of(task.request), position)
             self.queues.charge(leaf, amounts, not job.preemptible, times=-1)
-        self.present = [one for one in self.present if (one.job.id, one.task) != (job.id, task.id)]
+        self.company.leave(job, task, position)
         return None
 
     def _promised(self, action: Evict) -> tuple[Job, Task] | None:
@@ -127,14 +131,19 @@ class _Replay:
         task = _task(job, action.task)
         return (job, task) if job and task and task.state is TaskState.PROMISED else None
 
+    def _take_back(self, job: Job, task: Task) -> None:
+        if task.node in self.nodes.at:
+            self.company.come(job, task, self.nodes.at[task.node], -1)
+        release(self.ledger, self.nodes, self.queues, job, task)
+
     def _move(self, action: Move) -> Reason | None:
-        undo = self.nodes.fork(), self.queues.fork(), self.present
+        undo = self.nodes.fork(), self.queues.fork(), self.company.fork(), self.doubtful.copy()
         reason = self._evict(action, action.source)
         found = self._running(action)
         if reason is None and found is not None:
             reason = self._book(action, *found)
         if reason is not None:
-            self.nodes, self.queues, self.present = undo
+            self.nodes, self.queues, self.company, self.doubtful = undo
         return reason
 
     def _place(self, action: Bind | Promise) -> Reason | None:
@@ -154,16 +163,14 @@ class _Replay:
         position = self.nodes.at.get(action.node, -1)
         if position < 0 or not may_use(self.nodes.frames[position].node, task.request.where):
             return Reason(Token.NO_MATCHING_NODE, subject=action.node)
-        reason = (
-            self._room(action, task, position)
-            or self._company(job, task, position)
-            or self._bounds(job, task, action, leaf, position)
-        )
+        reason = self._room(action, task, position) or self._bounds(job, task, action, leaf, position)
         if reason is None:
+            if self.company.concerns(job, task) and not self._is_welcome(action, job, task, position):
+                self.doubtful.append((action, job, task, position))
             take = self.nodes.bind if isinstance(action, Bind) else self.nodes.promise
             take(position, task.request, action.shares)
             self.queues.charge(leaf, self._amounts(task, action, position), not job.preemptible)
-            self.present = [*self.present, Present(position, job, task.request.where.neighbours, task.id)]
+            self.company.come(job, task, position)
         return reason
 
     def _was_promised(self, task: Task, action: Bind | Promise) -> bool:
@@ -179,6 +186,8 @@ class _Replay:
             return Reason(Token.PLACE_FREEING, subject=task.node)
         shares = self.nodes.held(job, task)
         short = _shortage(task, shares, self.nodes.now[position], self.nodes.frames[position])
+        if short is None and not self.company.is_clear(job, task, position):
+            short = Reason(Token.PLACE_FREEING, subject=task.node)
         if short is None:
             self.nodes.start(position, task.request, shares)
         return short
@@ -189,13 +198,25 @@ class _Replay:
         frame = self.nodes.frames[position]
         return next((short for state in states if (short := _shortage(task, action.shares, state, frame))), None)
 
-    def _company(self, job: Job, task: Task, position: int) -> Reason | None:
-        """Rules about other tasks, its own and theirs."""
-        if not self.ledger.neighbours.any_rules:
-            return None
-        allowed = open_nodes(self.nodes.frames, self.present, job, task.request.where.neighbours)
-        node = self.nodes.frames[position].node.name
-        return None if allowed[position] else Reason(Token.NO_MATCHING_NODE, subject=node)
+    def _is_welcome(self, action: Placing, job: Job, task: Task, position: int) -> bool:
+        """Whether rules about other tasks, its own and theirs, let a task have its place. Of one that ran before, only
+        those count that keep tasks apart."""
+        if isinstance(action, Move):
+            return self.company.is_free(job, task, position)
+        allowed = self.company.allowed(job, task)
+        nodes = allowed.now if isinstance(action, Bind) else allowed.later
+        return nodes is None or bool(nodes[position])
+
+    def in_bad_company(self) -> dict[tuple[str, str], Reason]:
+        """Tasks that others are in the way of even once all of the plan is done. Moves are told before whatever they
+        were reckoned with, so the order in which things are told does not count."""
+        found: dict[tuple[str, str], Reason] = {}
+        for action, job, task, position in self.doubtful:
+            self.company.come(job, task, position, -1)
+            if not self._is_welcome(action, job, task, position):
+                found[job.id, task.id] = Reason(Token.NO_MATCHING_NODE, subject=action.node)
+            self.company.come(job, task, position)
+        return found
 
     def _bounds(self, job: Job, task: Task, action: Placing, leaf: int, position: int) -> Reason | None:
         amounts = self._amounts(task, action, position)
@@ -276,12 +297,14 @@ def _broken_domains(ledger: Ledger, verdicts: tuple[Verdict, ...]) -> dict[tuple
     """Tasks of groups that would no longer lie in one domain of the level they require."""
     broken: dict[tuple[str, str], Reason] = {}
     nodes_by_job: dict[str, dict[str, str]] = {}
-    gone = {verdict.action.task for verdict in verdicts if verdict.holds and isinstance(verdict.action, Evict)}
+    gone_by_job: dict[str, set[str]] = {}
     for verdict in verdicts:
+        if verdict.holds and isinstance(verdict.action, Evict):
+            gone_by_job.setdefault(verdict.action.job, set()).add(verdict.action.task)
         if verdict.holds and isinstance(verdict.action, Placing):
             nodes_by_job.setdefault(verdict.action.job, {})[verdict.action.task] = verdict.action.node
     for id, given in nodes_by_job.items():
-        job = ledger.jobs[id]
+        job, gone = ledger.jobs[id], gone_by_job.get(id, set())
         staying = {task.id: task.node for task in job.tasks if task.state in ACTIVE and task.id not in gone}
         left = {task: node for task, node in (staying | given).items() if task not in gone}
         level = level_left(ledger.domains, ledger.nodes.at, job, left)

@@ -51,8 +51,13 @@ def removed(jobs: Iterable[Job], nodes: Iterable[Node], now_ms: int) -> tuple[Ch
 
 
 def sent_away(jobs: Iterable[Job], nodes: frozenset[str], now_ms: int) -> Iterator[JobSeen]:
-    """Jobs with tasks on these nodes, with those tasks waiting again and the reason why."""
+    """Jobs with tasks on these nodes, with those tasks waiting again and the reason why.
+
+    What is nobody's is not there to be placed anew: it stays in the books as it was.
+    """
     for job in jobs:
+        if not job.queue:
+            continue
         leaving = [task for task in job.tasks if task.node in nodes and task.state in ACTIVE]
         if not leaving:
             continue

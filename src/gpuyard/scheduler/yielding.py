@@ -9,10 +9,10 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 
 from gpuyard.model.jobs import Job, TaskState
-from gpuyard.scheduler.gang import ACTIVE, Gang
+from gpuyard.scheduler.gang import ABOVE_MINIMUM, ACTIVE, Gang
 
-StayKey = tuple[int, int, int, int, str]
-"""Falling priority, stage of growth, since when work would be lost, age, id: lower stays longer."""
+StayKey = tuple[int, bool, int, int, str]
+"""Falling priority, above its minimum or not, since when work would be lost, age, id: lower stays longer."""
 
 
 class Yielders:
@@ -59,17 +59,15 @@ class Yielders:
 
 
 def stay_key(job: Job) -> StayKey:
-    return -job.priority, _stage(job), losing_since_ms(job), job.submitted_at_ms, job.id
+    return -job.priority, _has_surplus(job), losing_since_ms(job), job.submitted_at_ms, job.id
 
 
-def _stage(job: Job) -> int:
-    """Below, at, or above its minimum."""
+def _has_surplus(job: Job) -> bool:
     if len(job.tasks) == 1:
-        return 1
+        return False
     if not job.group.leaf:
-        return Gang(job).stage()
-    active = sum([task.state in ACTIVE for task in job.tasks])
-    return 0 if active < job.group.min_tasks else 1 if active == job.group.min_tasks else 2
+        return Gang(job).stage() == ABOVE_MINIMUM
+    return sum([task.state in ACTIVE for task in job.tasks]) > job.group.min_tasks
 
 
 def losing_since_ms(job: Job) -> int:

@@ -3,8 +3,9 @@
 Place in the flow: flags, environment, files ─**config**─Settings─▶ make_client. The highest place that says something
 wins: flags, environment, ./.gpuyard.yaml (found upward), the user's file, the machine's file, the server of this
 machine. A context counts where it is chosen.
+A context is a server, or a Kubernetes cluster whose questions are answered from its API server.
 Invariants: a token is only ever sent to the server it was kept for; no file that comes with somebody's project can name
-a server or a token.
+a server, a cluster or a token; of a server and a cluster only the nearer holds.
 """
 
 from __future__ import annotations
@@ -37,16 +38,40 @@ VARIABLES: Final = {
     "token_file": "GPUYARD_TOKEN_FILE",
 }
 CONFIG_VARIABLE: Final = "GPUYARD_CONFIG"
-SHOWN: Final = ("context", "url", "team", "ca", "token", "token_file", "output")
+CLUSTER: Final = ("kubernetes", "kubeconfig", "kube_context", "namespace", "system_namespace")
+"""What is said of a Kubernetes cluster."""
+SHOWN: Final = ("context", "url", *CLUSTER, "team", "ca", "token", "token_file", "output")
+YES: Final = "yes"
+ANSWERED: Final = "explain, what-if, team ls, team tree, gpu ls, node ls, doctor"
+"""The questions a Kubernetes cluster can be asked."""
 
 
 class ContextEntry(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """A server and how to speak to it."""
+    """A server and how to speak to it, or a Kubernetes cluster and how to reach it."""
 
     url: str = ""
     team: str = ""
     ca: str = ""
     token_file: str = ""
+    kubernetes: bool = False
+    kubeconfig: str = ""
+    """Empty: as kubectl finds it."""
+    kube_context: str = ""
+    """Which context of that file; empty: its current one."""
+    namespace: str = ""
+    """Where pods are looked for; empty: the one of that context."""
+    system_namespace: str = ""
+    """Where the scheduler's own objects are."""
+
+    @property
+    def on_kubernetes(self) -> bool:
+        return self.kubernetes or bool(self.kubeconfig or self.kube_context)
+
+    def __str__(self) -> str:
+        if not self.on_kubernetes:
+            return self.url
+        named = f"context {self.kube_context}" if self.kube_context else "the current context"
+        return f"Kubernetes, {named} of {self.kubeconfig or 'your kubeconfig'}"
 
 
 class ConfigFile(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -75,6 +100,12 @@ class Flags(msgspec.Struct, frozen=True):
     team: str = ""
     token_file: str = ""
     output: str = ""
+    kubernetes: str = ""
+    """YES: a Kubernetes cluster is asked."""
+    kubeconfig: str = ""
+    kube_context: str = ""
+    namespace: str = ""
+    system_namespace: str = ""
 
 
 class Setting(msgspec.Struct, frozen=True):
@@ -97,10 +128,21 @@ class Settings(msgspec.Struct, frozen=True):
     @property
     def url(self) -> str:
         """The server's address; an error that says what to do where there is none."""
+        if self.on_kubernetes:
+            what = f"this asks a server, and {self._chosen_by()} chooses a Kubernetes cluster"
+            raise InputError(what, fix=f"from a cluster: {ANSWERED}; a server: --url URL, or --context of one")
         if not self.get("url"):
             fix = "start one here with: gpuyard up; or sign in to one elsewhere: gpuyard login URL"
             raise UnreachableError("no server runs on this machine, and none is named", fix=fix)
         return self.get("url")
+
+    @property
+    def on_kubernetes(self) -> bool:
+        """Whether a Kubernetes cluster is to be asked, and no server."""
+        return self.get("kubernetes") == YES
+
+    def _chosen_by(self) -> str:
+        return self.values["kubernetes"].origin
 
     def secret(self) -> str:
         """The token; empty where there is none."""
@@ -158,22 +200,33 @@ def _of_context(name: str, contexts: dict[str, ContextEntry], layer: _Layer) -> 
             f'there is no context "{name}"{did_you_mean(name, contexts)} ({_origin(layer, "context")} chooses it)',
             fix=f"{known}; make one: gpuyard login URL --context {name}",
         )
-    return dict(msgspec.structs.asdict(contexts[name]))
+    said = msgspec.structs.asdict(contexts[name])
+    return {**said, "kubernetes": YES if contexts[name].on_kubernetes else ""}
 
 
 def _merged(layers: list[_Layer]) -> dict[str, Setting]:
     """The highest word about everything. What is about a server comes only from who names that server."""
     values: dict[str, Setting] = {}
+    known = ""
     for layer in layers:
-        named = layer.values.get("url", "")
-        other_server = bool(named) and "url" in values and values["url"].value != named
+        named = layer.values.get("url") or layer.values.get("kubernetes", "")
+        other_server = bool(named) and bool(known) and named != known
+        known = known or named
         has_credential = "token" in values or "token_file" in values
+        elsewhere = _of_another_cluster(values)
         for name, value in layer.values.items():
-            taken = name in values or (name in ("token", "token_file") and has_credential)
+            taken = name in values or name in elsewhere or (name in ("token", "token_file") and has_credential)
             if value and not taken and not other_server:
                 values[name] = Setting(value, _origin(layer, name))
                 has_credential = has_credential or name in ("token", "token_file")
     return values
+
+
+def _of_another_cluster(values: Mapping[str, Setting]) -> tuple[str, ...]:
+    """What places below cannot know of a Kubernetes cluster that a nearer one has named."""
+    if "kubeconfig" in values:
+        return ("kube_context", "namespace", "system_namespace")
+    return ("namespace", "system_namespace") if "kube_context" in values else ()
 
 
 def _origin(layer: _Layer, name: str) -> str:
@@ -217,15 +270,28 @@ def read_config(path: Path) -> ConfigFile:
     try:
         file = msgspec.convert(tomllib.loads(text), ConfigFile)
     except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
-        fix = "it holds context, team, output, and [contexts.NAME] with url, team, ca, token_file (docs/cli.md)"
+        fix = (
+            "it holds context, team, output, and [contexts.NAME] with url, team, ca, token_file, or with kubernetes, "
+            "kubeconfig, kube_context, namespace, system_namespace (docs/cli.md)"
+        )
         raise InputError(str(error), where=Where(str(path)), fix=fix) from None
+    for name, entry in file.contexts.items():
+        refuse_both(name, entry, Where(str(path)))
     contexts = {name: _with_paths(entry, path.parent) for name, entry in file.contexts.items()}
     return msgspec.structs.replace(file, contexts=contexts)
 
 
+def refuse_both(name: str, entry: ContextEntry, where: Where | None = None) -> None:
+    """What is asked must be certain."""
+    if entry.url and entry.on_kubernetes:
+        fix = "take one of the two away, or make two contexts of it"
+        raise InputError(f'context "{name}" is a server and a Kubernetes cluster at once', where=where, fix=fix)
+
+
 def _with_paths(entry: ContextEntry, folder: Path) -> ContextEntry:
     """Paths in a file count from where it lies."""
-    return msgspec.structs.replace(entry, ca=_path(entry.ca, folder), token_file=_path(entry.token_file, folder))
+    paths = {name: _path(getattr(entry, name), folder) for name in ("ca", "token_file", "kubeconfig")}
+    return msgspec.structs.replace(entry, **paths)
 
 
 def _path(text: str, folder: Path) -> str:
@@ -298,9 +364,9 @@ def _toml(file: ConfigFile) -> str:
     return "\n".join(lines).lstrip("\n") + "\n"
 
 
-def _quoted(text: str) -> str:
+def _quoted(value: str | bool) -> str:
     # What JSON escapes, TOML reads the same way.
-    return msgspec.json.encode(text).decode().replace("\x7f", "\\u007f")
+    return msgspec.json.encode(value).decode().replace("\x7f", "\\u007f")
 
 
 def save_private(path: Path, text: str) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from msgspec.structs import replace
 
 from gpuyard.model.difference import Difference
-from gpuyard.model.explanation import Explanation, QueueStanding, Standing
+from gpuyard.model.explanation import Explanation, QueueStanding
 from gpuyard.model.plan import Action, Bind, Evict, Plan, Promise
 from gpuyard.model.snapshot import Snapshot
 from gpuyard.model.text import (
@@ -33,16 +33,6 @@ from gpuyard.model.text import (
     way_text,
 )
 from gpuyard.service.views import milli_of
-
-EXIT_RUNS, EXIT_WAITS, EXIT_NEVER = 0, 10, 11
-_WAITS = frozenset({Standing.WAITING, Standing.GATED, Standing.BLOCKED, Standing.EVICTED})
-
-
-def exit_code(explanation: Explanation) -> int:
-    """0 runs or can run, 10 waits, 11 never."""
-    if explanation.standing is Standing.NEVER:
-        return EXIT_NEVER
-    return EXIT_WAITS if explanation.standing in _WAITS else EXIT_RUNS
 
 
 def explanation_lines(explanation: Explanation, now_ms: int) -> Iterator[str]:

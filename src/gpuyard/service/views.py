@@ -13,6 +13,7 @@ from msgspec.structs import asdict
 
 from gpuyard.model.explanation import Forecast, QueueStanding
 from gpuyard.model.jobs import DeviceShare, Job, Request
+from gpuyard.model.lending import lending
 from gpuyard.model.nodes import Device, mig_slice_milli
 from gpuyard.model.quantities import GPU, MILLI, format_bytes, format_milli
 from gpuyard.model.queues import Queue
@@ -338,13 +339,10 @@ def _team(
 
 
 def lent_milli(state: State, standings: dict[str, QueueStanding]) -> dict[str, int]:
-    """What teams hold less than they are owed is lent as far as others borrow, in proportion."""
+    """What each team lends."""
     quotas = {queue.name: queue.share(GPU).quota for queue in state.queues if queue.name in state.teams}
     held = {name: standings[name].held_milli if name in standings else 0 for name in quotas}
-    borrowed = sum(max(held[name] - quota, 0) for name, quota in quotas.items() if quota is not None)
-    unused = {name: max((quota or 0) - held[name], 0) for name, quota in quotas.items()}
-    free = sum(unused.values())
-    return {name: min(milli, borrowed * milli // free) for name, milli in unused.items() if milli}
+    return lending(quotas, held)
 
 
 def _job_counts(state: State) -> dict[str, Counts]:

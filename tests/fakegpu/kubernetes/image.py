@@ -1,4 +1,4 @@
-"""The image of deploy/fakegpu, built here by its own Containerfile.
+"""The images of deploy, built here by their own Containerfiles.
 
 No registry is asked: what it begins with is a Debian that is put together from this machine's own package sources. Both
 are kept in the cache, by what they are made of.
@@ -20,30 +20,42 @@ from gpuyard import __version__
 from gpuyard.testbed.golang import cache_folder
 
 ROOT = Path(__file__).parents[3]
-CONTAINERFILE = ROOT / "deploy" / "fakegpu" / "Containerfile"
-IMAGE = f"gpuyard-fake:{__version__}"
+FAKE_GPUS = ("fakegpu", "gpuyard-fake")
+SCHEDULER = ("scheduler", "gpuyard")
+"""The folder below deploy, and what its manifests call the image."""
 BASE = "localhost/gpuyard-test-base:1"
-COPIED = ("requirements/runtime.txt", "pyproject.toml", "README.md", "LICENSE", "NOTICE", "proto", "src")
+COPIED = (
+    "requirements/runtime.txt",
+    "pyproject.toml",
+    "README.md",
+    "LICENSE",
+    "NOTICE",
+    "proto",
+    "examples/kai-demo",
+    "src",
+)
 PACKAGES = ("buildah", "debootstrap")
 KNOWN = ("/etc/pip.conf", "/etc/ssl/certs/ca-certificates.crt", "/etc/apt/apt.conf.d")
 """Where this machine fetches packages, and whom it trusts."""
 MINUTES_30_S = 1800.0
 
 
-def built_archive() -> Path:
+def built_archive(which: tuple[str, str]) -> Path:
     """As `docker save` writes it; built unless it lies in the cache."""
+    containerfile, name = ROOT / "deploy" / which[0] / "Containerfile", which[1]
     folder = cache_folder() / "images"
-    archive = folder / f"gpuyard-fake-{fingerprint()}.tar"
+    archive = folder / f"{name}-{fingerprint(containerfile)}.tar"
     if not archive.exists():
         skip_where_it_cannot_be_built()
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder, prefix=".part-") as scratch:
-            build(Path(scratch), base_archive(folder, Path(scratch)), archive)
+            base = base_archive(folder, Path(scratch))
+            build(Path(scratch), base, containerfile, f"{name}:{__version__}", archive)
     return archive
 
 
-def fingerprint() -> str:
-    hashed = hashlib.sha256(CONTAINERFILE.read_bytes())
+def fingerprint(containerfile: Path) -> str:
+    hashed = hashlib.sha256(containerfile.read_bytes())
     for path in made_of():
         hashed.update(str(path.relative_to(ROOT)).encode() + b"\0" + path.read_bytes())
     return hashed.hexdigest()[:12]
@@ -95,11 +107,11 @@ def package_source() -> tuple[str, str]:
     return sites[0], codename
 
 
-def build(scratch: Path, base: Path, archive: Path) -> None:
+def build(scratch: Path, base: Path, containerfile: Path, image: str, archive: Path) -> None:
     buildah(scratch, "pull", "--quiet", f"docker-archive:{base}")
     options = ("--isolation", "chroot", "--network", "host", "--build-arg", f"BASE={BASE}", "--pull-never")
-    buildah(scratch, "build", *options, "--file", CONTAINERFILE, "--tag", f"localhost/{IMAGE}", ROOT)
-    save(scratch, f"localhost/{IMAGE}", f"docker.io/library/{IMAGE}", archive)
+    buildah(scratch, "build", *options, "--file", containerfile, "--tag", f"localhost/{image}", ROOT)
+    save(scratch, f"localhost/{image}", f"docker.io/library/{image}", archive)
 
 
 def save(scratch: Path, image: str, name: str, archive: Path) -> None:

@@ -18,7 +18,7 @@ from tests.fakegpu.kubernetes.deployed import (
     must,
     samples,
 )
-from tests.fakegpu.kubernetes.image import built_archive
+from tests.fakegpu.kubernetes.image import FAKE_GPUS, built_archive
 from tests.kube import a_namespace, eventually
 
 pytestmark = pytest.mark.long
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.long
 
 @pytest.fixture(scope="module")
 def cluster(testbed: Bed) -> Iterator[Deployed]:
-    testbed.import_archive(built_archive())
+    testbed.import_archive(built_archive(FAKE_GPUS))
     nodes = testbed.record.node_names()
     with testbed.api() as api, applied(Deployed(testbed, api, nodes, ("gpuyard",)), MANIFESTS) as cluster:
         must(testbed, "label", "node", *nodes, "gpuyard.io/gpu-pool=default")

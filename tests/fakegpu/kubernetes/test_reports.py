@@ -9,8 +9,9 @@ import pytest
 
 from gpuyard.errors import KubeRefusedError, KubeUnreachableError
 from gpuyard.fakegpu.kubernetes import reports as reports_module
-from gpuyard.fakegpu.kubernetes.outage import STARTING_REFUSALS, Outage
-from gpuyard.fakegpu.kubernetes.reports import Reports, Subject, event_of
+from gpuyard.fakegpu.kubernetes.reports import Reports
+from gpuyard.kubeapi.events import Author, Subject, event_of
+from gpuyard.kubeapi.outage import STARTING_REFUSALS, Outage
 from tests.kubeapi.scripted import Answer, Script, refused, serving
 
 POD = Subject("Pod", "p", "team", "uid-1")
@@ -52,9 +53,15 @@ def test_what_is_over_may_be_told_again() -> None:
 
 
 def test_the_event_of_the_same_words_has_the_same_name_in_another_life() -> None:
-    assert event_of(POD, "Wrong", "bad")["metadata"]["name"] == event_of(POD, "Wrong", "bad")["metadata"]["name"]
-    assert event_of(POD, "Wrong", "bad")["metadata"] != event_of(POD, "Wrong", "good")["metadata"]
-    assert event_of(Subject("Node", "n"), "Wrong", "bad")["metadata"]["namespace"] == "default"
+    author = Author("gpuyard.io/fake-gpus", "here")
+
+    def metadata(subject: Subject, note: str) -> dict[str, str]:
+        found: dict[str, str] = event_of(subject, "Wrong", note, author, "2026-11-18T09:30:00.000000Z")["metadata"]
+        return found
+
+    assert metadata(POD, "bad") == metadata(POD, "bad")
+    assert metadata(POD, "bad") != metadata(POD, "good")
+    assert metadata(Subject("Node", "n"), "bad")["namespace"] == "default"
 
 
 def test_a_cluster_that_takes_no_event_is_told_of_once_and_holds_nothing_up() -> None:

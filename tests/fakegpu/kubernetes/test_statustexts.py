@@ -16,7 +16,7 @@ from gpuyard.fakegpu.kubernetes import statustexts
 from gpuyard.fakegpu.kubernetes.assign import Allocation
 from gpuyard.fakegpu.kubernetes.holdings import Holding
 from gpuyard.fakegpu.kubernetes.mapwriter import NODE, ROLE, Wanted
-from gpuyard.fakegpu.kubernetes.names import MAX_NAME, Scope, map_of_node
+from gpuyard.fakegpu.kubernetes.names import Scope, map_of_node
 from gpuyard.fakegpu.kubernetes.objects import Metadata
 from gpuyard.fakegpu.kubernetes.picture import Picture
 from gpuyard.fakegpu.kubernetes.statusmap import document
@@ -27,6 +27,7 @@ from gpuyard.fakegpu.publish import Publisher
 from gpuyard.fakegpu.reading import Holder
 from gpuyard.fakegpu.yard import Yard
 from gpuyard.kubeapi.follow import Changed, Gone, Listed
+from gpuyard.kubeapi.names import MAX_NAME
 from tests.fakegpu.kubernetes.sights import a_map, a_node_object, a_pod_object
 
 MOVES = Profile((Phase(None, 10, 90),))

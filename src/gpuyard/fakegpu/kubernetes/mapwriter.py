@@ -16,9 +16,10 @@ from gpuyard.errors import KubeError, KubeRefusedError
 from gpuyard.fakegpu.kubernetes.configuration import STATUS_KEY
 from gpuyard.fakegpu.kubernetes.nodepatch import MANAGER
 from gpuyard.fakegpu.kubernetes.picture import Picture
-from gpuyard.fakegpu.kubernetes.reports import Reports, Subject
+from gpuyard.fakegpu.kubernetes.reports import Reports
 from gpuyard.fakegpu.kubernetes.writing import Writing
 from gpuyard.kubeapi.client import CONFLICT, KubeClient
+from gpuyard.kubeapi.events import Subject
 from gpuyard.kubeapi.paths import path_of
 from gpuyard.platform.clock import monotonic_ms
 

@@ -5,13 +5,12 @@ Place in the flow: settings ─**names**─▶ updater, node part. Invariant: tw
 
 from __future__ import annotations
 
-import hashlib
 from typing import Final
 
 import msgspec
 
-MAX_NAME: Final = 253
-DIGEST_BYTES: Final = 8
+from gpuyard.kubeapi.names import name_about
+
 NAMESPACE: Final = "gpuyard-fake"
 CONFIG_MAP: Final = "fake-gpus"
 
@@ -25,8 +24,4 @@ class Scope(msgspec.Struct, frozen=True):
 
 def map_of_node(scope: Scope, node: str) -> str:
     """The ConfigMap of one node."""
-    name = f"{scope.config_map}-{node}"
-    if len(name) <= MAX_NAME:
-        return name
-    digest = hashlib.blake2b(node.encode(), digest_size=DIGEST_BYTES).hexdigest()
-    return f"{name[: MAX_NAME - len(digest) - 1].rstrip('-.')}-{digest}"
+    return name_about(scope.config_map, node)

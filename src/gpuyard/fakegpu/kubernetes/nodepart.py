@@ -14,27 +14,28 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from gpuyard.errors import FakeGpuError, KubeError, KubeRefusedError
+from gpuyard.errors import KubeError, KubeletError, KubeRefusedError
 from gpuyard.fakegpu.fleet import part_of
 from gpuyard.fakegpu.kubernetes.assign import Allocation
 from gpuyard.fakegpu.kubernetes.configuration import Configuration, Draft, fleet_text
 from gpuyard.fakegpu.kubernetes.fakenodes import Settled
 from gpuyard.fakegpu.kubernetes.holdings import Holding, holdings
-from gpuyard.fakegpu.kubernetes.kubelet import DEVICE_PLUGINS, POD_RESOURCES, Given, PodResources, recorded
 from gpuyard.fakegpu.kubernetes.mapwriter import MapWriter, Wanted
 from gpuyard.fakegpu.kubernetes.names import Scope, map_of_node
 from gpuyard.fakegpu.kubernetes.objects import ConfigMap, Node, Pod
-from gpuyard.fakegpu.kubernetes.observed import POOL_LABELS, Kind, PodFacts, members
-from gpuyard.fakegpu.kubernetes.outage import Outage
+from gpuyard.fakegpu.kubernetes.observed import POOL_LABELS, Kind, PodFacts, is_gpu_resource, members
 from gpuyard.fakegpu.kubernetes.picture import Picture, keep, taken
 from gpuyard.fakegpu.kubernetes.podreports import PodReports
-from gpuyard.fakegpu.kubernetes.reports import Reports, Say, Subject
+from gpuyard.fakegpu.kubernetes.reports import Reports, Say
 from gpuyard.fakegpu.kubernetes.statusmap import document, node_text
 from gpuyard.fakegpu.kubernetes.tenancy import Tenancy
 from gpuyard.fakegpu.kubernetes.works import Works
 from gpuyard.fakegpu.yard import Yard
 from gpuyard.kubeapi.client import NOT_FOUND, KubeClient
+from gpuyard.kubeapi.events import Subject
 from gpuyard.kubeapi.follow import Follower
+from gpuyard.kubeapi.kubelet import DEVICE_PLUGINS, POD_RESOURCES, Given, PodResources, recorded
+from gpuyard.kubeapi.outage import Outage
 from gpuyard.kubeapi.paths import path_of
 from gpuyard.platform.clock import monotonic_ms
 
@@ -67,7 +68,7 @@ class NodePart:
         self._scope = scope
         self._node = settings.node
         self._folder = settings.device_plugins
-        self._kubelet = PodResources(settings.pod_resources)
+        self._kubelet = PodResources(settings.pod_resources, is_gpu_resource)
         self._outage = Outage(say)
         self._picture = Picture()
         self._own = Picture()
@@ -132,13 +133,13 @@ class NodePart:
             self._given = await self._kubelet.given()
             self._silent = 0
             self._reports.take_back(subject, SILENT, "the kubelet answers again")
-        except FakeGpuError as error:
+        except KubeletError as error:
             self._silent += 1
             if self._silent == SILENT_LOOKS:
                 await self._reports.tell(subject, SILENT, str(error), with_event=False)
         try:
             self._early = await self._of_init_containers()
-        except FakeGpuError as error:
+        except KubeletError as error:
             await self._reports.tell(subject, "NoRecord", str(error), with_event=False)
 
     async def _of_init_containers(self) -> tuple[Allocation, ...]:
@@ -151,7 +152,7 @@ class NodePart:
         }
         if not wanted:
             return ()
-        found = await recorded(self._folder)
+        found = await recorded(self._folder, is_gpu_resource)
         return tuple(
             Allocation(each.pod, each.container, each.devices) for each in found if (each.pod, each.container) in wanted
         )

@@ -14,9 +14,10 @@ import msgspec
 from gpuyard.errors import KubeError, KubeRefusedError
 from gpuyard.fakegpu.kubernetes.nodepatch import MANAGER
 from gpuyard.fakegpu.kubernetes.objects import Node
-from gpuyard.fakegpu.kubernetes.reports import Reports, Subject
+from gpuyard.fakegpu.kubernetes.reports import Reports
 from gpuyard.fakegpu.kubernetes.writing import Writing
 from gpuyard.kubeapi.client import CONFLICT, NOT_FOUND, KubeClient
+from gpuyard.kubeapi.events import Subject
 from gpuyard.kubeapi.paths import path_of
 from gpuyard.platform.clock import monotonic_ms
 

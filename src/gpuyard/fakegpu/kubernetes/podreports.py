@@ -11,8 +11,9 @@ from typing import Final
 
 from gpuyard.fakegpu.kubernetes.fakenodes import Settled
 from gpuyard.fakegpu.kubernetes.observed import PodFacts
-from gpuyard.fakegpu.kubernetes.reports import Reports, Subject
+from gpuyard.fakegpu.kubernetes.reports import Reports
 from gpuyard.fakegpu.kubernetes.workload import Work
+from gpuyard.kubeapi.events import Subject
 
 INVALID: Final = "InvalidGPUProfile"
 SHORT: Final = "TooFewGPUs"

@@ -7,40 +7,20 @@ have been taken back; a cluster that takes no event holds nothing up.
 
 from __future__ import annotations
 
-import hashlib
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Any, Final
-
-import msgspec
+from typing import Final
 
 from gpuyard.errors import KubeError, KubeRefusedError
 from gpuyard.kubeapi.client import CONFLICT, KubeClient
-from gpuyard.kubeapi.paths import path_of
+from gpuyard.kubeapi.events import Author, Subject, event_of, path_of_event
 from gpuyard.platform.clock import wall_micros_text
 from gpuyard.platform.listening import host_name
 
 CONTROLLER: Final = "gpuyard.io/fake-gpus"
-MAX_NOTE: Final = 1_000
-"""Characters of an event's note; the API server takes a few more."""
 MAX_REMEMBERED: Final = 10_000
-CLUSTER_EVENTS: Final = "default"
-"""Where events of objects live that have no namespace."""
 
 Say = Callable[[str], None]
-
-
-class Subject(msgspec.Struct, frozen=True):
-    """What a report is about."""
-
-    kind: str
-    name: str
-    namespace: str = ""
-    uid: str = ""
-
-    def __str__(self) -> str:
-        where = f"{self.namespace}/" if self.namespace else ""
-        return f"{self.kind} {where}{self.name}"
 
 
 class Reports:
@@ -74,34 +54,12 @@ class Reports:
             self.take_back(subject, about)
 
     async def _record(self, subject: Subject, reason: str, note: str) -> None:
-        event = event_of(subject, reason, note)
-        path = path_of("events", group="events.k8s.io", namespace=event["metadata"]["namespace"])
+        event = event_of(subject, reason, note, Author(CONTROLLER, host_name()), wall_micros_text())
         try:
-            await self._client.create(path, event)
+            await self._client.create(path_of_event(event), event)
         except KubeRefusedError as error:
             if error.status != CONFLICT and not self._events_refused:
                 self._events_refused = True
                 self._say(f"events cannot be written: {error}")
         except KubeError:
             return  # Whoever follows the API server tells that it is gone; the log has the words.
-
-
-def event_of(subject: Subject, reason: str, note: str) -> dict[str, Any]:
-    """The object; its name is the same for the same words."""
-    words = "\0".join((subject.uid, subject.name, reason, note))
-    digest = hashlib.blake2b(words.encode(), digest_size=8).hexdigest()
-    namespace = subject.namespace or CLUSTER_EVENTS
-    regarding = {"apiVersion": "v1", "kind": subject.kind, "name": subject.name, "uid": subject.uid}
-    return {
-        "apiVersion": "events.k8s.io/v1",
-        "kind": "Event",
-        "metadata": {"name": f"{subject.name[:200]}.{digest}", "namespace": namespace},
-        "eventTime": wall_micros_text(),
-        "reportingController": CONTROLLER,
-        "reportingInstance": host_name()[:128],
-        "action": "Reporting",
-        "reason": reason,
-        "regarding": {**regarding, "namespace": subject.namespace} if subject.namespace else regarding,
-        "type": "Warning",
-        "note": note[:MAX_NOTE],
-    }

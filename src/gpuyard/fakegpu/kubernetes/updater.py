@@ -21,15 +21,16 @@ from gpuyard.fakegpu.kubernetes.nodepatch import MARK, TIMESTAMP, capacity_patch
 from gpuyard.fakegpu.kubernetes.nodewriter import NodeWriter, Patch
 from gpuyard.fakegpu.kubernetes.objects import ConfigMap, Node, Pod
 from gpuyard.fakegpu.kubernetes.observed import members
-from gpuyard.fakegpu.kubernetes.outage import Outage
 from gpuyard.fakegpu.kubernetes.picture import Picture, keep, taken
 from gpuyard.fakegpu.kubernetes.podreports import PodReports
-from gpuyard.fakegpu.kubernetes.reports import Reports, Say, Subject
+from gpuyard.fakegpu.kubernetes.reports import Reports, Say
 from gpuyard.fakegpu.kubernetes.statustexts import StatusTexts
 from gpuyard.fakegpu.kubernetes.works import Works
 from gpuyard.fakegpu.yard import Yard
 from gpuyard.kubeapi.client import KubeClient
+from gpuyard.kubeapi.events import Subject
 from gpuyard.kubeapi.follow import Changed, Follower
+from gpuyard.kubeapi.outage import Outage
 from gpuyard.kubeapi.paths import path_of
 from gpuyard.platform.clock import monotonic_ms, wall_ms
 

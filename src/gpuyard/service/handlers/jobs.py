@@ -9,11 +9,11 @@ from typing import Final
 from msgspec.structs import replace
 
 from gpuyard.errors import RefusedError
-from gpuyard.model.explanation import Explanation, Standing
+from gpuyard.model.explanation import Explanation, Standing, exit_code
 from gpuyard.service.authorise import Sight, job_for, sees_secrets
 from gpuyard.service.call import Answer, Call
 from gpuyard.service.cursor import after, next_cursor
-from gpuyard.service.lines import exit_code, explanation_lines
+from gpuyard.service.lines import explanation_lines
 from gpuyard.service.moments import moment
 from gpuyard.service.problems import ProblemReason
 from gpuyard.service.redact import Veil

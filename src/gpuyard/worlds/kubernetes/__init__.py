@@ -1,0 +1,1 @@
+"""Kubernetes as a world: the API server is the store, pods are the tasks."""

@@ -1,0 +1,505 @@
+"""A Kubernetes cluster as a world: what its objects change for the scheduler, and plans as writes to the API server.
+
+Place in the flow: picture ─changes─▶ **world** ─▶ loop ─actions─▶ **world** ─errands─▶ writer ─how it went─▶ **world**.
+The API server is the store: binds are in the pods, promises in their status, places of moved pods in one ConfigMap.
+Invariants: nobody is told to go before it is noted for whom; what was decided counts as done until it is seen or fails.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+from msgspec.structs import replace
+
+from gpuyard.model.jobs import Job
+from gpuyard.model.nodes import Node
+from gpuyard.model.plan import Action, Bind, Evict, Move, Promise, Resize
+from gpuyard.model.reasons import Reason
+from gpuyard.model.snapshot import (
+    Change,
+    JobGone,
+    JobSeen,
+    MovesCounted,
+    NodeGone,
+    NodeSeen,
+    QueuesSet,
+    Snapshot,
+    TimePassed,
+)
+from gpuyard.model.text import reason_text
+from gpuyard.scheduler.gang import is_incomplete
+from gpuyard.worlds.kubernetes.intents import PLACE_MS, PROTECTED_MS, Binding, Eviction, Intents, Place, form_of
+from gpuyard.worlds.kubernetes.jobs import HEIR, STUCK_MS, JobReader, heirs_of, leaver_of
+from gpuyard.worlds.kubernetes.nodes import node_of
+from gpuyard.worlds.kubernetes.picture import Picture
+from gpuyard.worlds.kubernetes.podrecord import Held, PodRecord
+from gpuyard.worlds.kubernetes.topologies import read_topologies
+from gpuyard.worlds.kubernetes.volumes import MustWait
+from gpuyard.worlds.kubernetes.writes import BindPod, Errand, EvictPod, NominateNode, PodName, SavePlaces
+
+HOUR_MS: Final = 3_600_000
+REJECTIONS: Final = frozenset({"UnexpectedAdmissionError", "TopologyAffinityError", "NodeAffinity", "NodePorts"})
+"""A kubelet's words for a pod it was given and did not take; where it has too little of something, OutOf that."""
+SAY_AGAIN_MS: Final = 5_000
+ALONE: Final = "pod"
+"""How jobs of one pod are called."""
+LOSS: Final = "; nobody makes it anew, so that its work is lost"
+
+
+class Kubernetes:
+    """The port of the loop on a picture."""
+
+    def __init__(self, picture: Picture, intents: Intents, now_ms: Callable[[], int]) -> None:
+        self.picture = picture
+        self.intents = intents
+        self.now_ms = now_ms
+        self.errands: deque[Errand] = deque()
+        self.moves_ms: deque[int] = deque()
+        self.held_pods: dict[str, PodRecord] = {}
+        """Pods that are not offered to the scheduler, by uid."""
+        self.closed: dict[str, Held] = {}
+        """Jobs that may not use the queue they name, and why."""
+        self._reader = JobReader(intents, picture.devices, picture.pods)
+        self._known: set[str] = set()
+        self._alarms: list[tuple[int, str]] = []
+        """When which job must be looked at again, although nothing is heard of it."""
+        self._unsaid: dict[str, tuple[int, NominateNode]] = {}
+        """By uid: places that were taken back, which pods still say they have, and when that is to be said again."""
+        self._moves = -1
+        self.new_jobs: list[str] = []
+        self.gone_jobs: list[str] = []
+        """What came and went since somebody last looked."""
+        self.on_act: Callable[[Sequence[Action]], None] = lambda actions: None
+        """Told of what is being done, before it is."""
+
+    # -------------------------------------------------------------------------------------------------------- observe
+
+    def snapshot(self) -> Snapshot:
+        now_ms = self.now_ms()
+        self._catch_up(now_ms)
+        picture = self.picture
+        tree = picture.read_tree()
+        jobs = [job for id in self._ids() if (job := self._job(id, now_ms)) is not None]
+        self.new_jobs += [job.id for job in jobs if job.id not in self._known]
+        self._known = {job.id for job in jobs}
+        picture.looked_at()
+        self._moves = len(self.moves_ms)
+        return Snapshot(
+            nodes=tuple(self._node(name) for name in picture.nodes),
+            queues=tree.queues,
+            jobs=tuple(jobs),
+            topologies=read_topologies(picture.topologies.values()),
+            now_ms=now_ms,
+            moves_last_hour=self._moves,
+        )
+
+    def observe(self) -> Sequence[Change]:
+        now_ms = self.now_ms()
+        self._catch_up(now_ms)
+        picture = self.picture
+        changes: list[Change] = [TimePassed(now_ms)]
+        if picture.queues_changed:
+            changes.append(QueuesSet(picture.read_tree().queues))
+        for name in picture.nodes_changed:
+            changes.append(NodeSeen(self._node(name)) if name in picture.nodes else NodeGone(name))
+        if len(self.moves_ms) != self._moves:
+            self._moves = len(self.moves_ms)
+            changes.append(MovesCounted(self._moves))
+        for id in picture.jobs_changed:
+            job = self._job(id, now_ms)
+            if job is not None:
+                if id not in self._known:
+                    self._known.add(id)
+                    self.new_jobs.append(id)
+                changes.append(JobSeen(job))
+            elif id in self._known:
+                self._known.discard(id)
+                self.gone_jobs.append(id)
+                changes.append(JobGone(id))
+        picture.looked_at()
+        return changes
+
+    @property
+    def changed(self) -> bool:
+        """Whether there is anything new to plan for."""
+        return self.picture.changed
+
+    def held_jobs(self) -> dict[str, tuple[str, str]]:
+        """Jobs that are not offered to the scheduler at all: a word and a sentence for each."""
+        now_ms = self.now_ms()
+        held: dict[str, tuple[str, str]] = {}
+        for id, backoff in self.intents.backoff.items():
+            if backoff.until_ms > now_ms:
+                text = (
+                    f"could not be started ({backoff.why}); it is tried again in a moment, try {backoff.failures + 1}"
+                )
+                held[id] = ("BackOff", text)
+        held |= self.closed
+        held |= {record.job: _why_held(record) for record in self.held_pods.values()}
+        return held
+
+    @property
+    def next_look_ms(self) -> int | None:
+        """When something is to be looked at although nothing is heard."""
+        until = [place.until_ms for place in self.intents.places]
+        until += [again_ms for again_ms, _ in self._unsaid.values()]
+        doubts = self.picture.membership.next_doubt_ms
+        alarms = (*until, *(moment_ms for moment_ms, _ in self._alarms[:1]), *(() if doubts is None else (doubts,)))
+        return min(alarms, default=None)
+
+    def _node(self, name: str) -> Node:
+        published = self.picture.devices.get(name)
+        return node_of(self.picture.nodes[name], published.gpus() if published else None)
+
+    def _ids(self) -> Iterable[str]:
+        """Also jobs of which nothing is there but a place for a pod to come."""
+        return dict.fromkeys((*self.picture.groups, *(place.job for place in self.intents.places)))
+
+    def _catch_up(self, now_ms: int) -> None:
+        """What follows from pods that came or went, and from time that has passed."""
+        self.picture.look_again(now_ms)
+        gone, self.picture.gone_pods = self.picture.gone_pods, []
+        for record in gone:
+            self._settled(record, now_ms)
+        while self._alarms and self._alarms[0][0] <= now_ms:
+            self.picture.mark(heapq.heappop(self._alarms)[1])
+        self._keep_places(now_ms)
+        self._pass_places_on()
+        self._say_again(now_ms)
+        while self.moves_ms and self.moves_ms[0] <= now_ms - HOUR_MS:
+            self.moves_ms.popleft()
+
+    def _say_again(self, now_ms: int) -> None:
+        """Others count on what a pod says of its place."""
+        for uid, (again_ms, write) in list(self._unsaid.items()):
+            record = self.picture.pods.get(f"{write.pod.namespace}/{write.pod.name}")
+            if record is None or record.uid != uid or record.node or uid in self.intents.promised:
+                del self._unsaid[uid]
+            elif again_ms <= now_ms:
+                del self._unsaid[uid]
+                self.errands.append(Errand(notes=(write,)))
+
+    def _pass_places_on(self) -> None:
+        """Where every pod is a job of its own, the one made in the stead of another is another job: it inherits."""
+        if not self.intents.places:
+            return
+        heirs = {place.heir for place in self.intents.places}
+        for id in tuple(self.picture.jobs_changed):
+            for record in self.picture.groups.get(id, {}).values():
+                grouping = record.grouping
+                if grouping is not None and grouping.successor_key in heirs and not self.intents.places_of(id):
+                    self._pass_place_on(record, grouping.successor_key)
+
+    def _pass_place_on(self, record: PodRecord, heir: str) -> None:
+        for at, place in enumerate(self.intents.places):
+            if place.heir == heir and place.job != record.job and not record.node and self._is_left(place):
+                self.intents.places[at] = replace(place, job=record.job)
+                self.picture.mark(place.job)
+                return
+
+    def _is_left(self, place: Place) -> bool:
+        """Whether its job was one pod, and that pod is the one which goes or has gone."""
+        leaver = leaver_of(place, self.picture.pods)
+        others = [one for one in self.picture.groups.get(place.job, {}).values() if one is not leaver]
+        return place.job.split("/", 2)[1] == ALONE and not others
+
+    def _keep_places(self, now_ms: int) -> None:
+        """A place waits for its heir from when the pod before it has gone, however long that takes to end."""
+        over: list[Place] = []
+        for at, place in enumerate(self.intents.places):
+            leaver = leaver_of(place, self.picture.pods)
+            if leaver is not None and (not leaver.leaving or now_ms - leaver.deleted_ms <= STUCK_MS):
+                self.intents.places[at] = replace(place, until_ms=now_ms + PLACE_MS)
+            elif place.until_ms <= now_ms:
+                over.append(place)
+        self._end_places(over)
+
+    def _settled(self, record: PodRecord, now_ms: int) -> None:
+        """A pod is on its node, or is there no more: what was meant for it has happened or cannot happen."""
+        eviction = self.intents.evicting.get(record.uid)
+        current = self.picture.pods.get(record.key)
+        if current is record:
+            self.intents.binding.pop(record.uid, None)
+            self.intents.promised.pop(record.uid, None)
+            return
+        if eviction is not None:
+            self.intents.remember(record.job, last_evicted_at_ms=now_ms, last_eviction=eviction.reason)
+        self.intents.forget_pod(record.uid)
+        self.held_pods.pop(record.uid, None)
+        for place in self.intents.places:
+            if place.left == record.uid:
+                self.picture.mark(place.job)
+        if record.job not in self.picture.groups and not self.intents.places_of(record.job):
+            self.intents.forget_job(record.job)
+
+    def _job(self, id: str, now_ms: int) -> Job | None:
+        records = tuple(self.picture.groups.get(id, {}).values())
+        self._note_rejections(id, records, now_ms)
+        self._close(id, records)
+        self._note_held(records)
+        protected = any(self._is_protected(record, now_ms) for record in records)
+        job = self._reader.job(id, records, id in self.closed, protected, now_ms)
+        if job is None:
+            return None
+        self._set_alarms(id, records, now_ms)
+        return self._with_staleness(job, now_ms)
+
+    def _with_staleness(self, job: Job, now_ms: int) -> Job:
+        since_ms = None
+        if is_incomplete(job):
+            since_ms = now_ms if job.stale_since_ms is None else job.stale_since_ms
+        if since_ms == job.stale_since_ms:
+            return job
+        self.intents.remember(job.id, stale_since_ms=since_ms)
+        return replace(job, stale_since_ms=since_ms)
+
+    def _note_rejections(self, id: str, records: Iterable[PodRecord], now_ms: int) -> None:
+        """A kubelet that does not take a pod would be given the next one at once: the job waits a while first."""
+        for record in records:
+            if record.ours and _was_rejected(record) and not record.rejected:
+                record.rejected = True
+                self.intents.failed(id, f"{record.node} did not take it: {record.pod.status.reason}", now_ms)
+
+    def _note_held(self, records: Iterable[PodRecord]) -> None:
+        for record in records:
+            if record.ours and not record.node and not record.over and _why_held(record).text:
+                self.held_pods[record.uid] = record
+            else:
+                self.held_pods.pop(record.uid, None)
+
+    def _close(self, id: str, records: Sequence[PodRecord]) -> None:
+        """Whether the job's namespace may use its queue."""
+        self.closed.pop(id, None)
+        form = next((record.grouping for record in records if record.grouping is not None), None)
+        if form is None:
+            return
+        tree, namespace = self.picture.tree, id.partition("/")[0]
+        closed = tree.closed_to(form.queue, namespace)
+        if closed is not None:
+            names = ", ".join(sorted(tree.namespaces[closed])) or "none"
+            text = f'queue "{closed}" is not open to namespace "{namespace}"; it is to: {names}'
+            self.closed[id] = Held("QueueClosed", text)
+
+    def _is_protected(self, record: PodRecord, now_ms: int) -> bool:
+        if not record.ours or not record.node or record.over:
+            return False
+        if self._was_refused(record, now_ms):
+            return True
+        return bool(self.picture.surroundings.budgets) and not self.picture.surroundings.allows_disruption(record)
+
+    def _was_refused(self, record: PodRecord, now_ms: int) -> bool:
+        """Whether somebody has just forbidden that it goes."""
+        return self.intents.protected.get(record.uid, 0) > now_ms
+
+    def _set_alarms(self, id: str, records: Iterable[PodRecord], now_ms: int) -> None:
+        backoff = self.intents.holds_back(id, now_ms)
+        if backoff is not None:
+            heapq.heappush(self._alarms, (backoff.until_ms, id))
+        for record in records:
+            if record.leaving and record.node and not record.over:
+                stuck_ms = record.deleted_ms + STUCK_MS + 1
+                if stuck_ms > now_ms:
+                    heapq.heappush(self._alarms, (stuck_ms, id))
+            until_ms = self.intents.protected.get(record.uid, 0)
+            if until_ms > now_ms:
+                heapq.heappush(self._alarms, (until_ms, id))
+
+    # ------------------------------------------------------------------------------------------------------------ act
+
+    def act(self, actions: Sequence[Action]) -> None:
+        """Note what was decided, and queue what is to be written about it."""
+        now_ms = self.now_ms()
+        self.on_act(actions)
+        notes: list[NominateNode | SavePlaces] = []
+        binds: list[BindPod] = []
+        evictions: list[EvictPod] = []
+        places_before = list(self.intents.places)
+        for action in actions:
+            match action:
+                case Bind():
+                    binds.extend(self._bind(action, now_ms))
+                case Promise():
+                    notes.extend(self._promise(action))
+                case Move():
+                    evictions.extend(self._move(action, now_ms))
+                case Evict():
+                    self._evict(action, now_ms, notes, evictions)
+                case Resize():
+                    raise AssertionError("nothing is resized in place on Kubernetes")
+        if self.intents.places != places_before:
+            notes.append(self._saved_places())
+        if binds:
+            self.errands.append(Errand(deeds=tuple(binds)))
+        if notes or evictions:
+            self.errands.append(Errand(tuple(notes), tuple(evictions)))
+
+    def _record(self, job: str, task: str) -> PodRecord | None:
+        return self.picture.groups.get(job, {}).get(f"{job.partition('/')[0]}/{task}")
+
+    def _bind(self, action: Bind, now_ms: int) -> Iterable[BindPod]:
+        record = self._record(action.job, action.task)
+        if record is None or record.node:
+            return
+        place = heirs_of(action.job, self.picture.groups[action.job].values(), self.intents).get(record.uid)
+        if place is not None:
+            self.intents.drop_places([place])
+        was_promised = self.intents.promised.pop(record.uid, None) is not None
+        self.intents.binding[record.uid] = Binding(action.node, now_ms, was_promised)
+        self.picture.mark(action.job)
+        backoff = self.intents.backoff.get(action.job)
+        failures = backoff.failures if backoff else 0
+        bind = BindPod(action.job, pod_name(record), action.node, failures=failures)
+        yield from self._with_volumes(bind, record) if record.claims else (bind,)
+
+    def _with_volumes(self, bind: BindPod, record: PodRecord) -> Iterable[BindPod]:
+        """With what its claims are told and given first; none where they cannot have a volume on that node any more."""
+        labels = self._node(bind.node).labels if bind.node in self.picture.nodes else {}
+        found = self.picture.surroundings.settled(record.pod, labels)
+        if isinstance(found, MustWait):
+            self.bind_failed(bind, found.why)
+        else:
+            yield replace(bind, claims=found.told, given=found.given)
+
+    def _promise(self, action: Promise) -> Iterable[NominateNode]:
+        record = self._record(action.job, action.task)
+        if record is None:
+            return
+        self.intents.promised[record.uid] = action.node
+        self.picture.mark(action.job)
+        yield NominateNode(action.job, pod_name(record), action.node)
+
+    def _move(self, action: Move, now_ms: int) -> Iterable[EvictPod]:
+        record = self._record(action.job, action.task)
+        if record is None or record.grouping is None:
+            return
+        place = Place(
+            job=action.job,
+            heir=record.grouping.successor_key,
+            node=action.node,
+            left=record.uid,
+            name=record.pod.metadata.name,
+            source=action.source,
+            leaf=record.grouping.leaf,
+            form=form_of(record.grouping),
+            request=record.request,
+            reason=action.reason,
+            until_ms=now_ms + PLACE_MS,
+        )
+        self.intents.places.append(place)
+        self.moves_ms.append(now_ms)
+        yield self._going(record, action.job, action.source, action.reason, now_ms)
+
+    def _evict(
+        self, action: Evict, now_ms: int, notes: list[NominateNode | SavePlaces], evictions: list[EvictPod]
+    ) -> None:
+        """Stop a pod, or take back a place that was promised or kept."""
+        if action.task.endswith(HEIR):
+            name = action.task.removesuffix(HEIR)
+            self._end_places([place for place in self.intents.places_of(action.job) if place.name == name])
+            return
+        record = self._record(action.job, action.task)
+        if record is None:
+            return
+        if record.node:
+            if action.reason.beneficiary or not self._was_refused(record, now_ms):
+                evictions.append(self._going(record, action.job, action.node, action.reason, now_ms))
+            return
+        heirs = heirs_of(action.job, self.picture.groups[action.job].values(), self.intents)
+        if record.uid in heirs:
+            self._end_places([heirs[record.uid]])
+        if self.intents.promised.pop(record.uid, None) is not None:
+            notes.append(NominateNode(action.job, pod_name(record), ""))
+        self.picture.mark(action.job)
+
+    def _going(self, record: PodRecord, job: str, node: str, reason: Reason, now_ms: int) -> EvictPod:
+        self.intents.evicting[record.uid] = Eviction(reason, now_ms)
+        self.picture.mark(job)
+        return EvictPod(job, pod_name(record), node, reason, reason_text(reason) + _loss(record))
+
+    def _end_places(self, gone: list[Place]) -> None:
+        if not gone:
+            return
+        self.intents.drop_places(gone)
+        for place in gone:
+            self.picture.mark(place.job)
+        self.errands.append(Errand(notes=(self._saved_places(),)))
+
+    def _saved_places(self) -> SavePlaces:
+        return SavePlaces(tuple(self.intents.places), tuple(self.moves_ms))
+
+    # ------------------------------------------------------------------------------------------------- how it went
+
+    def adopt(self, saved: SavePlaces) -> None:
+        """Go on from what was noted before: by ourselves before a restart, or by who led before us."""
+        self.intents.places = [place for place in saved.places if not self._was_never_told_to_go(place)]
+        self.moves_ms = deque(sorted(saved.moves_ms))
+        for record in self.picture.pods.values():
+            nominated = record.pod.status.nominated_node_name
+            if record.ours and nominated and not record.node:
+                self.intents.promised[record.uid] = nominated
+                self.picture.mark(record.job)
+
+    def _was_never_told_to_go(self, place: Place) -> bool:
+        """Whoever noted the place did not come to do anything about it."""
+        leaver = leaver_of(place, self.picture.pods)
+        return leaver is not None and not leaver.leaving and not leaver.over
+
+    def bind_failed(self, write: BindPod, why: str) -> None:
+        """It is not on that node: others may have the place, and the job waits a while before it is tried again."""
+        binding = self.intents.binding.pop(write.pod.uid, None)
+        if binding is None:
+            return
+        now_ms = self.now_ms()
+        if binding.was_promised:
+            self._unsaid[write.pod.uid] = (now_ms, NominateNode(write.job, write.pod, ""))
+        self.intents.failed(write.job, why, now_ms)
+        self.picture.mark(write.job)
+
+    def note_failed(self, write: NominateNode, why: str) -> None:
+        """The place is not kept for it, and the job waits a while before it is promised one again."""
+        now_ms = self.now_ms()
+        if not write.node:
+            self._unsaid[write.pod.uid] = (now_ms + SAY_AGAIN_MS, write)
+        elif self.intents.promised.pop(write.pod.uid, None) is not None:
+            self.intents.failed(write.job, why, now_ms)
+        self.picture.mark(write.job)
+
+    def eviction_failed(self, write: EvictPod, why: str, *, forbidden: bool) -> None:
+        """It stays, and is left alone for a while; where it was not even asked, those it was for wait a while."""
+        if self.intents.evicting.pop(write.pod.uid, None) is None:
+            return
+        if forbidden:
+            self.intents.protected[write.pod.uid] = self.now_ms() + PROTECTED_MS
+        elif write.reason.beneficiary and self.intents.holds_back(write.reason.beneficiary, self.now_ms()) is None:
+            self.intents.failed(write.reason.beneficiary, why, self.now_ms())
+            self.picture.mark(write.reason.beneficiary)
+        self._end_places([place for place in self.intents.places if place.left == write.pod.uid])
+        self.picture.mark(write.job)
+
+
+def _was_rejected(record: PodRecord) -> bool:
+    status = record.pod.status
+    return status.phase == "Failed" and (status.reason in REJECTIONS or status.reason.startswith("OutOf"))
+
+
+def _loss(record: PodRecord) -> str:
+    """What is lost with the pod, beside the time until it is made anew."""
+    grouping = record.grouping
+    if grouping is None or (grouping.recreated and grouping.moves_safely):
+        return ""
+    return f"; {grouping.why_not}" if grouping.recreated else LOSS
+
+
+def _why_held(record: PodRecord) -> Held:
+    """Why a pod is not offered to the scheduler; without a text where it is."""
+    if record.held is not None:
+        return record.held
+    return Held("NotReady", record.grouping.waits if record.grouping else "")
+
+
+def pod_name(record: PodRecord) -> PodName:
+    metadata = record.pod.metadata
+    return PodName(metadata.namespace, metadata.name, metadata.uid)
