@@ -83,7 +83,13 @@ class Script:
 async def serving(script: Script, **access: Any) -> AsyncIterator[KubeClient]:
     """A client of a server that follows the script."""
 
+    conversations: set[asyncio.Task[None]] = set()
+
     async def converse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        conversations.add(task)
+        task.add_done_callback(conversations.discard)
         try:
             while True:
                 await _answer(script.next(await _request(reader)), writer)
@@ -102,6 +108,10 @@ async def serving(script: Script, **access: Any) -> AsyncIterator[KubeClient]:
     finally:
         await client.close()
         server.close()
+        # A loop that is closed before all of them have ended leaves their sockets behind.
+        for task in conversations:
+            task.cancel()
+        await asyncio.gather(*conversations, return_exceptions=True)
 
 
 async def _request(reader: asyncio.StreamReader) -> Asked:

@@ -90,6 +90,8 @@ class _Connection(asyncio.Protocol):
         self._error: HttpError | None = None
         self.used = False
         self._answered = False
+        self.lost = asyncio.Event()
+        """Set once nothing of it is left."""
 
     @property
     def is_open(self) -> bool:
@@ -149,6 +151,7 @@ class _Connection(asyncio.Protocol):
             self.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self.lost.set()
         if self._done:
             self._error = self._error or HttpError("the connection was closed")
         elif self.used and not self._answered:
@@ -207,9 +210,13 @@ class Http:
         self._streams: set[_Connection] = set()
 
     async def close(self) -> None:
-        for connection in (*self._idle, *self._streams):
-            connection.close()
+        """Wait for their ends, too: whoever closes the event loop next would leave sockets behind."""
+        connections = (*self._idle, *self._streams)
         self._idle.clear()
+        for connection in connections:
+            connection.close()
+        for connection in connections:
+            await connection.lost.wait()
 
     async def send(self, method: str, target: str, headers: str, content: bytes | None) -> Answer:
         """One request and its whole answer."""
