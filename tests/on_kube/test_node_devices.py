@@ -161,6 +161,12 @@ def test_what_was_published_before_us_is_remembered() -> None:
     assert ill == published[0]
 
 
+def test_of_a_resource_whose_last_device_is_gone_nothing_is_remembered() -> None:
+    held = sight(offered=(), given=(Given("a", "p", "main", GPU, ("GPU-0",)),))
+    gone = look(look(Past(), held), sight(now_ms=PLUGIN_GRACE_MS, offered=(), capacity={}))
+    assert gone == Past()
+
+
 # -------------------------------------------------------------------------------------------------------------- driver
 
 T4 = tuple(Gpu(f"GPU-{at}", "T4", 15_360, bus_id=f"b{at}", numa=1, name="NVIDIA Tesla T4") for at in (2, 0, 1, 3))

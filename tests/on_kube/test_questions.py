@@ -25,24 +25,27 @@ ROLES = "/apis/rbac.authorization.k8s.io/v1"
 NODE = "node-1"
 
 
-@pytest.fixture
-def api(testbed: Bed, monkeypatch: pytest.MonkeyPatch) -> Iterator[Api]:
-    """Two queues, a node with GPUs, and pods that run and wait. No scheduler runs."""
+@pytest.fixture(autouse=True)
+def leader_soon_found_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leading, "WATCH_MS", 500)
+
+
+@pytest.fixture(scope="module")
+def api(testbed: Bed) -> Iterator[Api]:
+    """Two queues, a node with GPUs, and pods that run and wait. No scheduler runs."""
     queues = [a_queue("q-all", quota=-1), a_queue("q-team", 4, 4, "q-all")]
-    with testbed.api() as api:
-        assert asked(testbed, "kube", "install").exit_code == 0
-        with a_namespace(api, SPACE) as pods, gpus_on(testbed, NODE):
+    with testbed.api() as api, a_namespace(api, SPACE) as pods, gpus_on(testbed, NODE):
+        assert asked(testbed, "kube", "install", "-n", SPACE).exit_code == 0
+        for queue in queues:
+            api.create(QUEUES, {"apiVersion": "scheduling.run.ai/v2", **queue})
+        try:
+            for name, gpus, node in (("runs", 3, NODE), ("waits", 2, ""), ("huge", 9, "")):
+                api.create(pods, pod(name, gpus, node))
+            eventually(lambda: phase(api, f"{pods}/runs") == "Running", "a running pod")
+            yield api
+        finally:
             for queue in queues:
-                api.create(QUEUES, {"apiVersion": "scheduling.run.ai/v2", **queue})
-            try:
-                for name, gpus, node in (("runs", 3, NODE), ("waits", 2, ""), ("huge", 9, "")):
-                    api.create(pods, pod(name, gpus, node))
-                eventually(lambda: phase(api, f"{pods}/runs") == "Running", "a running pod")
-                yield api
-            finally:
-                for queue in queues:
-                    api.delete(f"{QUEUES}/{queue['metadata']['name']}")
+                api.delete(f"{QUEUES}/{queue['metadata']['name']}")
 
 
 @contextmanager

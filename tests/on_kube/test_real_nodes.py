@@ -20,12 +20,13 @@ from gpuyard.testbed.node_files import BUSYBOX_IMAGE
 from gpuyard.testbed.record import Extras
 from gpuyard.worlds.kubernetes.quantities import milli_up
 from tests.kube import a_namespace, eventually, phase
-from tests.on_kube.faults.cluster import SYSTEM, TEAM, add_queue
-from tests.on_kube.faults.conftest import forget_kinds, install
+from tests.on_kube.faults.cluster import TEAM
+from tests.on_kube.faults.conftest import a_team
 from tests.on_kube.faults.schedulers import Inside
 
 GPU = "nvidia.com/gpu"
 GPUS = 8
+SYSTEM = "real-nodes-system"
 HOST = "kubernetes.io/hostname"
 _numbers = count(1)
 
@@ -33,18 +34,13 @@ _numbers = count(1)
 @pytest.fixture(scope="module")
 def scheduler(testbed: Bed) -> Iterator[Inside]:
     """Queues, GPUs on all four nodes, and ours beside the cluster's own scheduler."""
-    with testbed.api() as api:
-        forget_kinds(api)
-        install(testbed)
-        add_queue(api, TEAM)
-        with a_namespace(api, SYSTEM), gpus_on(testbed, api):
-            running = Inside(read_kubeconfig(testbed.kubeconfig), SYSTEM)
-            try:
-                running.ready()
-                yield running
-            finally:
-                running.stop()
-        forget_kinds(api)
+    with testbed.api() as api, a_team(testbed, api), a_namespace(api, SYSTEM), gpus_on(testbed, api):
+        running = Inside(read_kubeconfig(testbed.kubeconfig), SYSTEM)
+        try:
+            running.ready()
+            yield running
+        finally:
+            running.stop()
 
 
 @contextmanager

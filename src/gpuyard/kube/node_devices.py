@@ -114,7 +114,8 @@ def _from_record(sight: Sight) -> Iterator[_Claim]:
 def next_past(past: Past, sight: Sight, held: Iterable[Held]) -> Past:
     """The devices of now: those the kubelet lists, those somebody holds, and those that are ill."""
     listed = {device.id: device for device in sight.offered}
-    before = _shown(sight.gpus, listed) | {device.id: device for device in past.devices}
+    shown = _shown(sight.gpus, listed)
+    before = shown | {device.id: device for device in past.devices}
     resources = _resources(before, sight)
     unlisted = _unlisted(past, sight, resources.values())
     waiting = {resource for resource, since in unlisted.items() if sight.now_ms - since < PLUGIN_GRACE_MS}
@@ -123,7 +124,10 @@ def next_past(past: Past, sight: Sight, held: Iterable[Held]) -> Past:
         known.described(_seen(before.get(id) or PublishedDevice(id), resources[id], listed.get(id), waiting))
         for id in {*listed, *(id for each in held for id in each.devices), *_missing(before, waiting, sight)}
     ]
-    return Past(tuple(sorted(devices, key=known.order)), unlisted)
+    # Of a resource whose last device has just been forgotten nothing is remembered either.
+    spoken_of = _resources(shown | {device.id: device for device in devices}, sight).values()
+    kept = {resource: since for resource, since in unlisted.items() if resource in spoken_of}
+    return Past(tuple(sorted(devices, key=known.order)), kept)
 
 
 def _seen(before: PublishedDevice, resource: str, listed: Offered | None, waiting: Set[str]) -> PublishedDevice:

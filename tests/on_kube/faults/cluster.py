@@ -30,7 +30,7 @@ from tests.on_kube.faults.schedulers import Inside, Outside
 from tests.on_kube.faults.witness import GPU, Witness
 
 KWOK_NODES, QUIET_NODES, GPUS = 4, 2, 8
-SYSTEM = "gpuyard-system"
+SYSTEM = "faults-system"
 QUEUES = "/apis/scheduling.run.ai/v2/queues"
 TEAM = "team"
 HEARTBEAT_S = 1.5

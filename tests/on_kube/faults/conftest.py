@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,15 +24,10 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="package")
 def gpu_cluster(testbed: Bed) -> Iterator[Api]:
     """Queues, kinds, and nodes of which some are quiet."""
-    from tests.on_kube.faults.cluster import SYSTEM, TEAM, add_queue, nodes_with_gpus
+    from tests.on_kube.faults.cluster import SYSTEM, nodes_with_gpus
 
-    with testbed.api() as api:
-        forget_kinds(api)
-        install(testbed)
-        add_queue(api, TEAM)
-        with a_namespace(api, SYSTEM), nodes_with_gpus(testbed, api):
-            yield api
-        forget_kinds(api)
+    with testbed.api() as api, a_team(testbed, api), a_namespace(api, SYSTEM), nodes_with_gpus(testbed, api):
+        yield api
 
 
 @pytest.fixture(scope="package")
@@ -63,6 +59,22 @@ def cluster(testbed: Bed, gpu_cluster: Api, namespaces: Iterator[str], tmp_path:
         found.close()
 
 
+@contextmanager
+def a_team(bed: Bed, api: Api) -> Iterator[None]:
+    """The kinds, which stay, and one queue of its own.
+
+    Not taken away between tests: whoever empties a namespace that ends meanwhile would look for kinds that are gone.
+    """
+    from tests.on_kube.faults.cluster import QUEUES, TEAM, add_queue
+
+    install(bed)
+    add_queue(api, TEAM)
+    try:
+        yield
+    finally:
+        api.delete(f"{QUEUES}/{TEAM}")
+
+
 def install(bed: Bed) -> None:
     async def talk() -> None:
         client = KubeClient(read_kubeconfig(bed.kubeconfig))
@@ -72,14 +84,3 @@ def install(bed: Bed) -> None:
             await client.close()
 
     asyncio.run(talk())
-
-
-def forget_kinds(api: Api) -> None:
-    """Not while a namespace ends: whoever empties it would look for kinds that are gone."""
-    from tests.on_kube.faults.cluster import SYSTEM
-
-    eventually(lambda: not api.answers(f"/api/v1/namespaces/{SYSTEM}"), f"the end of the namespace {SYSTEM}")
-    for one in definitions():
-        if api.answers(one.path):
-            api.delete(one.path)
-    eventually(lambda: not any(api.answers(one.path) for one in definitions()), "the end of all kinds")
