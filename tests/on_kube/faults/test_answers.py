@@ -74,13 +74,14 @@ def test_what_happened_during_a_gap_that_cannot_be_closed_is_seen_by_a_new_list(
     """410: what the watch would go on from has been compacted away."""
     proxy = cluster.proxy()
     cluster.inside(proxy)
-    cluster.add("full", gpus=GPUS)
+    # KWOK, told late that one of its pods is gone, ends the next one of that name: neither is KWOK's.
+    cluster.add("full", gpus=GPUS, quiet=True)
     cluster.all_bound(["full"])
     blind = [proxy.on(hang(watching("pods"))), proxy.on(hang(listing("pods")))]
     proxy.cut("/pods")
     cluster.finish("full")
     # The same name, another pod.
-    cluster.add("full", gpus=1)
+    cluster.add("full", gpus=1, quiet=True)
     cluster.add(*names(KWOK_NODES - 1), gpus=GPUS)
     proxy.on(refuse(watching("pods"), 410, times=2))
     for rule in blind:
