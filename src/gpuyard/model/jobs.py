@@ -114,6 +114,32 @@ class Preference(msgspec.Struct, frozen=True, gc=False):
     rules: tuple[LabelRule, ...]
 
 
+class SoftNeighbour(msgspec.Struct, frozen=True, gc=False):
+    """Tasks one would rather be near to: a node is wanted by so much more for each of them in its domain."""
+
+    weight: int
+    """Below zero: rather apart from them."""
+    level: str
+    rules: tuple[LabelRule, ...]
+    """Which tasks are meant: those whose labels fulfil all of them."""
+
+
+class SoftSpread(msgspec.Struct, frozen=True, gc=False):
+    """Tasks that would rather be even over domains: a node is wanted by so much less for each of them in its domain.
+
+    A node that lies in no domain is wanted less than any that does.
+    """
+
+    weight: int
+    level: str
+    rules: tuple[LabelRule, ...]
+    """Which tasks are counted: those whose labels fulfil all of them."""
+    honour_labels: bool = True
+    """Only nodes whose labels the task accepts are counted on."""
+    honour_taints: bool = False
+    """Only nodes whose taints the task tolerates are counted on."""
+
+
 class Where(msgspec.Struct, frozen=True, gc=False):
     """Where a task may run. `any_of` lists alternatives; each is a set of rules that must all hold."""
 
@@ -124,6 +150,8 @@ class Where(msgspec.Struct, frozen=True, gc=False):
     neighbours: tuple[Neighbour, ...] = ()
     spreads: tuple[Spread, ...] = ()
     preferences: tuple[Preference, ...] = ()
+    soft_neighbours: tuple[SoftNeighbour, ...] = ()
+    soft_spreads: tuple[SoftSpread, ...] = ()
 
 
 ANYWHERE: Final = Where()

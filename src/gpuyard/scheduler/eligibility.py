@@ -104,12 +104,17 @@ class Eligibility:
         key = (where.preferences, where.tolerations)
         known = self._ranks.get(key)
         if known is None:
-            wishes = self._wishes.get(key)
-            if wishes is None:
-                wishes = np.array([wish_for(frame.node, *key) for frame in self._frames], dtype=np.int64)
-                self._wishes[key] = wishes
-            _, rising = np.unique(-wishes, return_inverse=True)
+            _, rising = np.unique(-self.wishes(where), return_inverse=True)
             known = self._ranks[key] = np.minimum(rising, MAX_RANK).astype(np.int64)
+        return known
+
+    def wishes(self, where: Where) -> Ints:
+        """How much a task wants each node, whoever is there."""
+        key = (where.preferences, where.tolerations)
+        known = self._wishes.get(key)
+        if known is None:
+            known = np.array([wish_for(frame.node, *key) for frame in self._frames], dtype=np.int64)
+            self._wishes[key] = known
         return known
 
     def devices(self, models: tuple[str, ...]) -> tuple[list[int], Ints]:
