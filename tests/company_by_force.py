@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
-from gpuyard.model.jobs import Job, LabelRule, Neighbour, SoftSpread, Spread, Task, TaskState, Where
+from gpuyard.model.jobs import DESPITE_CORDON, Job, LabelRule, Neighbour, SoftSpread, Spread, Task, TaskState, Where
 from gpuyard.model.nodes import Node
 from gpuyard.model.snapshot import Snapshot
 from tests.replay import HELD_LATER, HELD_NOW, closed, tolerates
@@ -149,7 +149,8 @@ def labels_will_do(node: Node, where: Where) -> bool:
 
 def lets_in(node: Node, where: Where) -> bool:
     hard = [taint for taint in node.taints if not taint.soft]
-    return node.open and all(any(tolerates(one, taint) for one in where.tolerations) for taint in hard)
+    here = node.ready and (not node.cordoned or DESPITE_CORDON in where.tolerations)
+    return here and all(any(tolerates(one, taint) for one in where.tolerations) for taint in hard)
 
 
 def open_nodes(snapshot: Snapshot, job: Job, task: Task, now: bool) -> list[Node]:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from gpuyard.model.jobs import (
+    DESPITE_CORDON,
     NOBODY,
     Job,
     LabelRule,
@@ -109,7 +110,7 @@ def wheres(draw: st.DrawFn) -> Where:
     soft_neighbours, soft_spreads = draw(soft_rules())
     return Where(
         any_of=draw(some((), (), ((LabelRule("zone", Operator.IN, ("z1", "z2")),),))),
-        tolerations=draw(some((), (Toleration("dedicated"),))),
+        tolerations=draw(some((), (Toleration("dedicated"),), (DESPITE_CORDON,))),
         neighbours=neighbours,
         spreads=spreads,
         soft_neighbours=soft_neighbours,

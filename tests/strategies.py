@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from gpuyard.model.jobs import (
     ANYWHERE,
+    DESPITE_CORDON,
     NOBODY,
     Job,
     LabelRule,
@@ -230,7 +231,7 @@ def wheres(draw: st.DrawFn) -> Where:
             return Where(any_of=((LabelRule("rack", Operator.NOT_IN, ("r1",)),),))
         case "tolerant":
             effect = draw(some("", "", "NoSchedule", "NoExecute"))
-            return Where(tolerations=(Toleration("dedicated", effect=effect),))
+            return Where(tolerations=(Toleration("dedicated", effect=effect), *draw(some((), (DESPITE_CORDON,)))))
         case "apart":
             return Where(neighbours=(Neighbour((("app", "web"),), "zone", apart=True),))
         case "near":

@@ -11,6 +11,7 @@ from typing import Final
 
 import msgspec
 
+from gpuyard.model.nodes import OWN_LABEL
 from gpuyard.model.quantities import MILLI
 from gpuyard.model.reasons import Reason
 
@@ -79,6 +80,10 @@ class Toleration(msgspec.Struct, frozen=True, gc=False):
     value: str | None = None
     effect: str = ""
     """Only taints of this effect; empty: whatever their effect."""
+
+
+DESPITE_CORDON: Final = Toleration(f"{OWN_LABEL}cordon")
+"""Lets a task onto cordoned nodes. Nobody can write it; a world gives it where its own rules let a task go there."""
 
 
 class Neighbour(msgspec.Struct, frozen=True, gc=False):

@@ -7,7 +7,7 @@ from typing import Final, TypeVar
 
 import numpy as np
 
-from gpuyard.model.jobs import LabelRule, Preference, Toleration, Where
+from gpuyard.model.jobs import DESPITE_CORDON, LabelRule, Preference, Toleration, Where
 from gpuyard.model.nodes import Node, Taint
 from gpuyard.model.quantities import MILLI
 from gpuyard.scheduler.columns import Bools, Ints
@@ -158,7 +158,12 @@ def may_use(node: Node, where: Where) -> bool:
 
 def takes_in(node: Node, tolerations: tuple[Toleration, ...]) -> bool:
     """Whether a node is open, and has no taint that keeps a task with these tolerations away."""
-    return node.open and all(taint.soft or tolerated(taint, tolerations) for taint in node.taints)
+    return is_open_to(node, tolerations) and all(taint.soft or tolerated(taint, tolerations) for taint in node.taints)
+
+
+def is_open_to(node: Node, tolerations: tuple[Toleration, ...]) -> bool:
+    """Whether a node takes new tasks with these tolerations, whatever its taints."""
+    return node.open or (node.ready and DESPITE_CORDON in tolerations)
 
 
 def is_as_wished(node: Node, any_of: Alternatives) -> bool:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from gpuyard.errors import InputError
 from gpuyard.model.jobs import (
+    DESPITE_CORDON,
     LabelRule,
     Neighbour,
     Operator,
@@ -41,8 +43,9 @@ def may_run(pod: Pod, labels: dict[str, str], volume_rules: VolumeRules = FREE) 
 
 
 def given(written: dict[str, str]) -> tuple[Toleration, ...]:
-    """What is read of a toleration somebody has given a pod."""
-    return where(a_pod(containers=[a_container(gpu="1")], tolerations=[written])).tolerations
+    """What is read of a toleration somebody has given a pod, but for what it says of cordoned nodes."""
+    read = where(a_pod(containers=[a_container(gpu="1")], tolerations=[written])).tolerations
+    return tuple(one for one in read if one != DESPITE_CORDON)
 
 
 def on(key: str, operator: str, *values: str) -> dict[str, Any]:
@@ -134,6 +137,25 @@ def test_tolerations(written: dict[str, str], read: Toleration) -> None:
 
 def test_a_toleration_with_an_unknown_operator_tolerates_nothing() -> None:
     assert given({"key": "k", "operator": "Gt", "value": "5"}) == ()
+
+
+@pytest.mark.parametrize(
+    ("toleration", "expected"),
+    [
+        ({"key": "node.kubernetes.io/unschedulable", "operator": "Exists", "effect": "NoSchedule"}, True),
+        ({"key": "node.kubernetes.io/unschedulable", "operator": "Exists"}, True),
+        ({"operator": "Exists"}, True),
+        ({"key": "node.kubernetes.io/unschedulable", "operator": "Exists", "effect": "NoExecute"}, False),
+        ({"key": "node.kubernetes.io/unschedulable", "value": "x"}, False),
+        ({"key": "other", "operator": "Exists"}, False),
+    ],
+)
+@pytest.mark.parametrize("tainted", [True, False])
+def test_a_cordoned_node_takes_pods_that_tolerate_it(toleration: dict[str, str], expected: bool, tainted: bool) -> None:
+    taint = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
+    node = node_of(a_node(unschedulable=True, taints=[taint] if tainted else []), None)
+    assert may_use(node, where(a_pod(tolerations=[toleration]))) == expected
+    assert not may_use(replace(node, ready=False), where(a_pod(tolerations=[toleration])))
 
 
 # ----------------------------------------------------------------------------------------------------------- other pods

@@ -15,6 +15,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from gpuyard.model.jobs import (
+    DESPITE_CORDON,
     LabelRule,
     Neighbour,
     Operator,
@@ -26,7 +27,8 @@ from gpuyard.model.jobs import (
     Toleration,
     Where,
 )
-from gpuyard.model.nodes import OWN_LABEL
+from gpuyard.model.nodes import OWN_LABEL, Taint
+from gpuyard.scheduler.eligibility import tolerated
 from gpuyard.worlds.kubernetes.objects import (
     Affinity,
     Container,
@@ -81,6 +83,8 @@ Shared = TypeVar("Shared")
 _OF_AMD: Final = LabelRule(GPU, Operator.IN, (AMD,))
 _BESIDE_AMD: Final = Toleration(GPU, AMD)
 """A GPU of one maker is of no use to a pod that asks for the other's, and the model counts them alike."""
+_UNSCHEDULABLE: Final = Taint("node.kubernetes.io/unschedulable", effect="NoSchedule")
+"""What a pod must tolerate to go to a cordoned node, whether the node carries the taint or not."""
 _ENCODER: Final = msgspec.msgpack.Encoder()
 
 
@@ -204,6 +208,8 @@ def _tolerations(written: Iterable[PodToleration], asked: Asked) -> tuple[Tolera
     read = {_toleration(one) for one in written if one.operator in ("", "Equal", "Exists")}
     if not asked.devices or asked.gpus == AMD:
         read.add(_BESIDE_AMD)
+    if tolerated(_UNSCHEDULABLE, tuple(read)):
+        read.add(DESPITE_CORDON)
     return tuple(sorted(read, key=lambda one: (one.key, one.effect, one.value is not None, one.value or "")))
 
 
