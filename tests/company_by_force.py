@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
-from gpuyard.model.jobs import Job, LabelRule, Neighbour, Spread, Task, TaskState, Where
+from gpuyard.model.jobs import DESPITE_CORDON, Job, LabelRule, Neighbour, SoftSpread, Spread, Task, TaskState, Where
 from gpuyard.model.nodes import Node
 from gpuyard.model.snapshot import Snapshot
 from tests.replay import HELD_LATER, HELD_NOW, closed, tolerates
@@ -111,13 +111,46 @@ def is_even(snapshot: Snapshot, others: list[There], job: Job, task: Task, node:
     return tasks.get(domain(node, spread.level), 0) + itself - fewest <= spread.max_skew
 
 
+def wanted(snapshot: Snapshot, task: Task, node: Node) -> int:
+    """How much a task wants a node: for what it is, less its soft taints, and for who is there."""
+    where, others = task.request.where, staying(snapshot, task)
+    total = sum(one.weight for one in where.preferences if all(rule.accepts(node.labels) for rule in one.rules))
+    soft = [taint for taint in node.taints if taint.soft]
+    total -= 100 * sum(not any(tolerates(one, taint) for one in where.tolerations) for taint in soft)
+    for rule in where.soft_neighbours:
+        here = domain(node, rule.level)
+        for other in others:
+            if here and here == domain(other.node, rule.level) and fulfils(other.job, other.task, (), rule.rules):
+                total += rule.weight
+    return total - sum(one.weight * crowd(snapshot, others, where, node, one) for one in where.soft_spreads)
+
+
+def crowd(snapshot: Snapshot, others: list[There], where: Where, node: Node, spread: SoftSpread) -> int:
+    """How many counted tasks lie in a node's domain; one more than in any for a node that lies in none."""
+    levels = [one.level for one in where.soft_spreads]
+    counted = {one.name for one in snapshot.nodes if all(domain(one, level) for level in levels)}
+    if spread.honour_labels:
+        counted &= {one.name for one in snapshot.nodes if labels_will_do(one, where)}
+    if spread.honour_taints:
+        counted &= {one.name for one in snapshot.nodes if lets_in(one, where)}
+    tasks: dict[str, int] = {}
+    for other in others:
+        if other.node.name in counted and fulfils(other.job, other.task, (), spread.rules):
+            there = domain(other.node, spread.level)
+            tasks[there] = tasks.get(there, 0) + 1
+    if all(domain(node, level) for level in levels):
+        return tasks.get(domain(node, spread.level), 0)
+    return max(tasks.values(), default=0) + 1
+
+
 def labels_will_do(node: Node, where: Where) -> bool:
     return not where.any_of or any(all(rule.accepts(node.labels) for rule in rules) for rules in where.any_of)
 
 
 def lets_in(node: Node, where: Where) -> bool:
     hard = [taint for taint in node.taints if not taint.soft]
-    return node.open and all(any(tolerates(one, taint) for one in where.tolerations) for taint in hard)
+    here = node.ready and (not node.cordoned or DESPITE_CORDON in where.tolerations)
+    return here and all(any(tolerates(one, taint) for one in where.tolerations) for taint in hard)
 
 
 def open_nodes(snapshot: Snapshot, job: Job, task: Task, now: bool) -> list[Node]:

@@ -15,7 +15,17 @@ from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
-from gpuyard.model.jobs import DeviceShare, Job, Request, Task, TaskGroup, TaskState, Toleration, Where
+from gpuyard.model.jobs import (
+    DESPITE_CORDON,
+    DeviceShare,
+    Job,
+    Request,
+    Task,
+    TaskGroup,
+    TaskState,
+    Toleration,
+    Where,
+)
 from gpuyard.model.nodes import Device, Node, Taint, mig_slice_milli
 from gpuyard.model.plan import Action, Bind, Evict, Move, Plan, Promise, Resize
 from gpuyard.model.quantities import CPU, GPU, MEMORY, MILLI, gpu_model_resource
@@ -241,7 +251,8 @@ def task_amounts(request: Request) -> Counter[str]:
 
 def closed(node: Node, where: Where) -> list[str]:
     """Why a node takes no new task of this kind."""
-    problems = [] if node.open else [f"{node.name} is closed"]
+    closed_to_it = not node.ready or (node.cordoned and DESPITE_CORDON not in where.tolerations)
+    problems = [f"{node.name} is closed"] if closed_to_it else []
     for taint in node.taints:
         if not taint.soft and not any(tolerates(one, taint) for one in where.tolerations):
             problems.append(f"{node.name} is tainted {taint.key}")

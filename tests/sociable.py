@@ -1,4 +1,4 @@
-"""Random clusters in which tasks have rules about each other: near, apart, evenly spread.
+"""Random clusters in which tasks have rules about each other: near, apart, evenly spread, or rather so.
 
 Few and plain requests on few nodes, so that rules are what decides. Every snapshot is legal as far as devices go; what
 runs may lie against rules, as it does in a world where labels and rules change while tasks run.
@@ -12,12 +12,15 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from gpuyard.model.jobs import (
+    DESPITE_CORDON,
     NOBODY,
     Job,
     LabelRule,
     Neighbour,
     Operator,
     Request,
+    SoftNeighbour,
+    SoftSpread,
     Spread,
     Task,
     TaskGroup,
@@ -70,6 +73,28 @@ SPREADS: Final = tuple(
         (2, 2, True, True),
     )
 )
+SOFT_NEIGHBOURS: Final = tuple(
+    SoftNeighbour(weight, level, rules) for rules in CONDITIONS for level in LEVELS for weight in (1, 3, -1, -2)
+)
+SOFT_SPREADS: Final = tuple(
+    SoftSpread(weight, level, rules, honour_labels, honour_taints)
+    for level in ("zone", "zone", "hostname", "rack")
+    for rules in CONDITIONS
+    for weight, honour_labels, honour_taints in ((1, True, False), (2, False, True))
+)
+
+
+@st.composite
+def soft_rules(draw: st.DrawFn) -> tuple[tuple[SoftNeighbour, ...], tuple[SoftSpread, ...]]:
+    """Mostly none."""
+    neighbours: tuple[SoftNeighbour, ...] = ()
+    spreads: tuple[SoftSpread, ...] = ()
+    for kind in draw(some("", "", "near", "even", "near near", "near even", "even even")).split():
+        if kind == "near":
+            neighbours = (*neighbours, draw(some(*SOFT_NEIGHBOURS)))
+        else:
+            spreads = (*spreads, draw(some(*SOFT_SPREADS)))
+    return neighbours, spreads
 
 
 @st.composite
@@ -82,11 +107,14 @@ def wheres(draw: st.DrawFn) -> Where:
             neighbours = (*neighbours, draw(some(*NEIGHBOURS)))
         else:
             spreads = (*spreads, draw(some(*SPREADS)))
+    soft_neighbours, soft_spreads = draw(soft_rules())
     return Where(
         any_of=draw(some((), (), ((LabelRule("zone", Operator.IN, ("z1", "z2")),),))),
-        tolerations=draw(some((), (Toleration("dedicated"),))),
+        tolerations=draw(some((), (Toleration("dedicated"),), (DESPITE_CORDON,))),
         neighbours=neighbours,
         spreads=spreads,
+        soft_neighbours=soft_neighbours,
+        soft_spreads=soft_spreads,
     )
 
 

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from gpuyard.model.jobs import (
     ANYWHERE,
+    DESPITE_CORDON,
     NOBODY,
     Job,
     LabelRule,
@@ -23,6 +24,8 @@ from gpuyard.model.jobs import (
     Preference,
     Request,
     Sharing,
+    SoftNeighbour,
+    SoftSpread,
     Spread,
     Task,
     TaskGroup,
@@ -216,7 +219,9 @@ gpu_requests: Final[st.SearchStrategy[Request]] = st.one_of(
 @st.composite
 def wheres(draw: st.DrawFn) -> Where:
     match draw(
-        some(*["anywhere"] * 13, "models", "zone", "rack", "tolerant", "apart", "near", "rules", "even", "prefer")
+        some(
+            *["anywhere"] * 13, "models", "zone", "rack", "tolerant", "apart", "near", "rules", "even", "prefer", "soft"
+        )
     ):
         case "models":
             return Where(gpu_models=draw(some(("H100",), ("A100", "T4"))))
@@ -226,7 +231,7 @@ def wheres(draw: st.DrawFn) -> Where:
             return Where(any_of=((LabelRule("rack", Operator.NOT_IN, ("r1",)),),))
         case "tolerant":
             effect = draw(some("", "", "NoSchedule", "NoExecute"))
-            return Where(tolerations=(Toleration("dedicated", effect=effect),))
+            return Where(tolerations=(Toleration("dedicated", effect=effect), *draw(some((), (DESPITE_CORDON,)))))
         case "apart":
             return Where(neighbours=(Neighbour((("app", "web"),), "zone", apart=True),))
         case "near":
@@ -236,6 +241,9 @@ def wheres(draw: st.DrawFn) -> Where:
         case "prefer":
             rack, zone = LabelRule("rack", Operator.IN, ("r2",)), LabelRule("zone", Operator.NOT_IN, ("z1",))
             return Where(preferences=(Preference(draw(some(1, 200)), (rack,)), Preference(3, (zone,))))
+        case "soft":
+            near = SoftNeighbour(draw(some(-5, 5)), draw(some("zone", "hostname")), (WEB_OR_DB,))
+            return Where(soft_neighbours=(near,), soft_spreads=draw(some((), (SoftSpread(3, "rack", (WEB_OR_DB,)),))))
         case "even":
             return Where(spreads=(Spread("zone", draw(some(1, 2)), (WEB_OR_DB,)),))
     return ANYWHERE

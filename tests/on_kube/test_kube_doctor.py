@@ -183,7 +183,7 @@ def test_nodes_that_are_not_ready_or_cordoned() -> None:
     found = examined(*sound(), a_node("a", ready=False), a_node("b", unschedulable=True), a_node("c"))
     assert about(found, "nodes") == [
         (WARN, "1 of 3 are not ready and take no pod: a"),
-        (WARN, "1 are cordoned and take no pod: b"),
+        (WARN, "1 are cordoned and take no pod that does not tolerate it: b"),
     ]
     assert about(examined(*sound()), "nodes") == [(FAIL, "the cluster has no node")]
 

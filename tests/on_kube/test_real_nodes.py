@@ -280,6 +280,34 @@ def test_pods_keep_apart_and_spread_as_they_ask(testbed: Bed, place: Place) -> N
     place.waits("apart-too-many", "Unschedulable")
 
 
+def test_pods_go_where_they_would_rather_be_and_wait_for_none_of_it(testbed: Bed, place: Place) -> None:
+    apart = {"labelSelector": {"matchLabels": {"app": "apart"}}, "topologyKey": HOST}
+    affinity = {"podAntiAffinity": preferred(apart)}
+    spread = {
+        "maxSkew": 1,
+        "topologyKey": HOST,
+        "whenUnsatisfiable": "ScheduleAnyway",
+        "labelSelector": {"matchLabels": {"app": "spread"}},
+    }
+    nodes = testbed.record.node_names()
+    for number in range(len(nodes) + 1):
+        place.add(f"apart-{number}", labels={"app": "apart"}, affinity=affinity)
+        place.add(f"spread-{number}", labels={"app": "spread"}, topologySpreadConstraints=[spread])
+    place.runs(*[f"{word}-{number}" for word in ("apart", "spread") for number in range(len(nodes) + 1)])
+    for word in ("apart", "spread"):
+        assert {place.node_of(f"{word}-{number}") for number in range(len(nodes) + 1)} == set(nodes)
+    place.add("friend", labels={"app": "friend"}, node=nodes[-1])
+    place.runs("friend")
+    near = {"labelSelector": {"matchLabels": {"app": "friend"}}, "topologyKey": HOST}
+    place.add("near", affinity={"podAffinity": preferred(near)})
+    place.runs("near")
+    assert place.node_of("near") == nodes[-1]
+
+
+def preferred(term: dict[str, Any]) -> dict[str, Any]:
+    return {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "podAffinityTerm": term}]}
+
+
 # ----------------------------------------------------------------------------------------------------------------- long
 
 

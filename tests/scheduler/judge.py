@@ -48,6 +48,7 @@ def started_plain_gangs(cluster: Snapshot, books: Books) -> Iterator[Job]:
     for job in cluster.jobs:
         waits = all(task.state is TaskState.PENDING for task in job.tasks)
         plain = job.group.leaf and not job.group.topology and not job.spread and not neighbourly(job)
+        plain = plain and not would_rather_part(job)
         runs = all(task.state is TaskState.RUNNING for task in books.jobs[job.id].tasks)
         if waits and plain and runs and job.group.min_tasks == len(job.tasks) > 1:
             yield books.jobs[job.id]
@@ -75,6 +76,12 @@ def next_plain_chunk(job: Job) -> list[Task]:
 
 def neighbourly(job: Job) -> bool:
     return any(task.request.where.neighbours or task.request.where.spreads for task in job.tasks)
+
+
+def would_rather_part(job: Job) -> bool:
+    """Whether there is company its tasks would rather be apart from: that may be each other."""
+    wheres = [task.request.where for task in job.tasks]
+    return any(where.soft_spreads or any(one.weight < 0 for one in where.soft_neighbours) for where in wheres)
 
 
 def one_node_for(job: Job, books: Books, chunk: list[Task] | None = None) -> str | None:

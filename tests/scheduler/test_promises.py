@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpuyard.model.jobs import TaskState
+from gpuyard.model.jobs import DESPITE_CORDON, TaskState
 from gpuyard.model.plan import Bind, Evict, Plan
 from gpuyard.model.reasons import Token
 from gpuyard.model.snapshot import Snapshot
@@ -45,6 +45,15 @@ def test_a_promise_out_of_its_domain_is_taken_back() -> None:
     apart = a_job("gang").gpus(1).tasks(2).topology("fabric", required="rack")
     plan = planned(two_racks(apart.on("n1", 0, state=PROMISED).on("n2", 0, state=PROMISED)))
     assert taken_back(plan) == {"gang-0": Token.NO_DOMAIN, "gang-1": Token.NO_DOMAIN}
+
+
+def test_a_promise_on_a_node_that_was_cordoned_is_kept_only_for_who_may_go_there() -> None:
+    shut = a_cluster().having(a_node("shut").gpus(2).cordoned()).queue("team")
+    free = a_job("free").gpus(1).tolerates(DESPITE_CORDON.key).on("shut", 0, state=PROMISED)
+    bound = a_job("bound").gpus(1).on("shut", 1, state=PROMISED)
+    late = a_job("late").gpus(1).tolerates(DESPITE_CORDON.key)
+    plan = planned(shut.jobs(free, bound, late).snapshot())
+    assert (started(plan), taken_back(plan)) == ({"free-0", "late-0"}, {"bound-0": Token.DRAINED})
 
 
 def test_a_promise_beside_whom_it_must_not_meet_is_taken_back() -> None:

@@ -46,6 +46,7 @@ Percent = Annotated[str, Meta(extra_json_schema={"pattern": PERCENT_PATTERN}, ex
 EnvName = Annotated[str, Meta(extra_json_schema={"pattern": ENV_PATTERN}, examples=["EPOCHS"])]
 Count = Annotated[int, Meta(ge=0)]
 Positive = Annotated[int, Meta(ge=1)]
+Weight = Annotated[int, Meta(ge=1, le=1_000_000)]
 PercentNumber = Annotated[int, Meta(ge=0, le=100)]
 Amount = int | float | str
 """A number, exactly as written; memory also with a unit. The reader of the field converts it."""
@@ -190,6 +191,12 @@ class NeighbourSpec(Fields, kw_only=True):
     level: Annotated[
         str | None, says("The node label that draws the domain; `hostname`, the node itself, unless given.")
     ] = None
+    weight: Annotated[
+        Weight | None,
+        says(
+            "Makes it a preference: so much for each such task, against other preferences. Without it the rule binds."
+        ),
+    ] = None
 
 
 class EvenSpec(NeighbourSpec, kw_only=True):
@@ -213,7 +220,7 @@ class PreferenceSpec(Fields, kw_only=True):
     """Nodes to be preferred."""
 
     selector: Annotated[Selector, says("Labels of such a node.", {"disk": "ssd"})]
-    weight: Annotated[Positive | None, says("How much it counts against other preferences; 1 unless given.")] = None
+    weight: Annotated[Weight | None, says("How much it counts against other preferences; 1 unless given.")] = None
 
 
 class TopologySpec(Fields):
@@ -248,10 +255,15 @@ class RequestFields(Fields):
     tolerations: Annotated[
         list[Taint] | None, says("Taints it accepts; with an effect only those that have it, `*` all.")
     ] = None
-    near: Annotated[NeighbourSpec | list[NeighbourSpec] | None, says("Only with these tasks.")] = None
-    apart: Annotated[NeighbourSpec | list[NeighbourSpec] | None, says("Never with these tasks.")] = None
+    near: Annotated[
+        NeighbourSpec | list[NeighbourSpec] | None, says("Only with these tasks; with a weight, rather.")
+    ] = None
+    apart: Annotated[
+        NeighbourSpec | list[NeighbourSpec] | None, says("Never with these tasks; with a weight, rather not.")
+    ] = None
     even: Annotated[
-        EvenSpec | list[EvenSpec] | None, says("Only where these tasks stay evenly spread over domains.")
+        EvenSpec | list[EvenSpec] | None,
+        says("Only where these tasks stay evenly spread over domains; with a weight, rather where there are fewer."),
     ] = None
     prefer: Annotated[
         PreferenceSpec | list[PreferenceSpec] | None, says("Nodes it would rather have, of those that fit.")

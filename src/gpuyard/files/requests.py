@@ -19,6 +19,8 @@ from gpuyard.model.jobs import (
     Preference,
     Request,
     Sharing,
+    SoftNeighbour,
+    SoftSpread,
     Spread,
     Toleration,
     Where,
@@ -123,6 +125,11 @@ def _where(spec: RequestFields, place: Place) -> Where:
         ),
         spreads=_spreads(spec.even, place.at("even")),
         preferences=_preferences(spec.prefer, place.at("prefer")),
+        soft_neighbours=(
+            *_soft_neighbours(spec.near, place.at("near"), "near", sign=1),
+            *_soft_neighbours(spec.apart, place.at("apart"), "apart", sign=-1),
+        ),
+        soft_spreads=_soft_spreads(spec.even, place.at("even")),
     )
 
 
@@ -178,6 +185,17 @@ def _neighbours(
     return tuple(
         Neighbour(_pairs(spec.labels), spec.level or HOSTNAME, apart, _conditions(spec, here, word))
         for spec, here in _listed(specs, place)
+        if spec.weight is None
+    )
+
+
+def _soft_neighbours(
+    specs: NeighbourSpec | list[NeighbourSpec] | None, place: Place, word: str, *, sign: int
+) -> tuple[SoftNeighbour, ...]:
+    return tuple(
+        SoftNeighbour(sign * spec.weight, spec.level or HOSTNAME, _meant(spec, here, word))
+        for spec, here in _listed(specs, place)
+        if spec.weight is not None
     )
 
 
@@ -186,12 +204,33 @@ def _spreads(specs: EvenSpec | list[EvenSpec] | None, place: Place) -> tuple[Spr
         Spread(
             spec.level or HOSTNAME,
             spec.max_skew or 1,
-            (*_equalities(spec.labels), *_conditions(spec, here, "even")),
+            _meant(spec, here, "even"),
             spec.min_domains or 1,
             honour_labels=spec.honour_selector is not False,
             honour_taints=bool(spec.honour_taints),
         )
         for spec, here in _listed(specs, place)
+        if spec.weight is None
+    )
+
+
+def _soft_spreads(specs: EvenSpec | list[EvenSpec] | None, place: Place) -> tuple[SoftSpread, ...]:
+    return tuple(
+        _soft_spread(spec, spec.weight, here) for spec, here in _listed(specs, place) if spec.weight is not None
+    )
+
+
+def _soft_spread(spec: EvenSpec, weight: int, place: Place) -> SoftSpread:
+    for name in ("max_skew", "min_domains"):
+        if getattr(spec, name) is not None:
+            fix = f"a preference has no bound: leave {name} out, or weight, and the rule binds"
+            raise InputError(f"{name} is given with weight", where=place.at(name).where_key, fix=fix)
+    return SoftSpread(
+        weight,
+        spec.level or HOSTNAME,
+        _meant(spec, place, "even"),
+        honour_labels=spec.honour_selector is not False,
+        honour_taints=bool(spec.honour_taints),
     )
 
 
@@ -215,6 +254,11 @@ def _listed(specs: T | list[T] | None, place: Place) -> list[tuple[T, Place]]:
 
 def _pairs(labels: Selector) -> tuple[tuple[str, str], ...]:
     return tuple(sorted((key, value) for key, value in labels.items() if isinstance(value, str)))
+
+
+def _meant(spec: NeighbourSpec, place: Place, word: str) -> tuple[LabelRule, ...]:
+    """All that is asked of the labels of tasks, as rules."""
+    return (*_equalities(spec.labels), *_conditions(spec, place, word))
 
 
 def _equalities(labels: Selector) -> tuple[LabelRule, ...]:

@@ -232,7 +232,8 @@ def _nodes(cluster: Cluster) -> Iterator[Finding]:
         yield Finding(OK, "nodes", f"all {len(nodes)} are ready")
     if closed:
         fix = f"kubectl uncordon {closed[0]}"
-        yield Finding(WARN, "nodes", f"{len(closed)} are cordoned and take no pod: {_named(closed)}", fix)
+        what = f"{len(closed)} are cordoned and take no pod that does not tolerate it: {_named(closed)}"
+        yield Finding(WARN, "nodes", what, fix)
 
 
 def _gpus(cluster: Cluster) -> Iterator[Finding]:

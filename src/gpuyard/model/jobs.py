@@ -11,6 +11,7 @@ from typing import Final
 
 import msgspec
 
+from gpuyard.model.nodes import OWN_LABEL
 from gpuyard.model.quantities import MILLI
 from gpuyard.model.reasons import Reason
 
@@ -81,6 +82,10 @@ class Toleration(msgspec.Struct, frozen=True, gc=False):
     """Only taints of this effect; empty: whatever their effect."""
 
 
+DESPITE_CORDON: Final = Toleration(f"{OWN_LABEL}cordon")
+"""Lets a task onto cordoned nodes. Nobody can write it; a world gives it where its own rules let a task go there."""
+
+
 class Neighbour(msgspec.Struct, frozen=True, gc=False):
     """A condition on the tasks already in a domain: with (or, if `apart`, never with) tasks that carry these labels."""
 
@@ -114,6 +119,32 @@ class Preference(msgspec.Struct, frozen=True, gc=False):
     rules: tuple[LabelRule, ...]
 
 
+class SoftNeighbour(msgspec.Struct, frozen=True, gc=False):
+    """Tasks one would rather be near to: a node is wanted by so much more for each of them in its domain."""
+
+    weight: int
+    """Below zero: rather apart from them."""
+    level: str
+    rules: tuple[LabelRule, ...]
+    """Which tasks are meant: those whose labels fulfil all of them."""
+
+
+class SoftSpread(msgspec.Struct, frozen=True, gc=False):
+    """Tasks that would rather be even over domains: a node is wanted by so much less for each of them in its domain.
+
+    A node that lies in no domain is wanted less than any that does.
+    """
+
+    weight: int
+    level: str
+    rules: tuple[LabelRule, ...]
+    """Which tasks are counted: those whose labels fulfil all of them."""
+    honour_labels: bool = True
+    """Only nodes whose labels the task accepts are counted on."""
+    honour_taints: bool = False
+    """Only nodes whose taints the task tolerates are counted on."""
+
+
 class Where(msgspec.Struct, frozen=True, gc=False):
     """Where a task may run. `any_of` lists alternatives; each is a set of rules that must all hold."""
 
@@ -124,6 +155,8 @@ class Where(msgspec.Struct, frozen=True, gc=False):
     neighbours: tuple[Neighbour, ...] = ()
     spreads: tuple[Spread, ...] = ()
     preferences: tuple[Preference, ...] = ()
+    soft_neighbours: tuple[SoftNeighbour, ...] = ()
+    soft_spreads: tuple[SoftSpread, ...] = ()
 
 
 ANYWHERE: Final = Where()

@@ -1,9 +1,8 @@
 """Where rules about other tasks let one go: near some, apart from others, evenly spread.
 
-Place in the flow: a draft (or the replay of a plan) keeps one, tells it who comes and who leaves, and asks it before a
-task is placed. It starts from what the ledger follows (`neighbours`) and never changes that. Rules bind whoever is
-placed, and look at everyone who stays. One that keeps apart also waits until what is leaving has left.
-Invariant: what was told and taken back leaves no trace.
+Place in the flow: a draft (or the replay of a plan) keeps one, tells it who comes and who leaves (`presence`), and asks
+it before a task is placed. Rules bind whoever is placed, and look at everyone who stays. One that keeps apart also
+waits until what is leaving has left. What tasks only would rather have is another matter (`wishes`).
 """
 
 from __future__ import annotations
@@ -13,12 +12,12 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from gpuyard.model.jobs import Job, Neighbour, Operator, Spread, Task, Where
+from gpuyard.model.jobs import Job, Neighbour, Operator, Spread, Task
 from gpuyard.model.nodes import OWN_LABEL
 from gpuyard.scheduler.columns import Bools, Ints
-from gpuyard.scheduler.eligibility import Eligibility
-from gpuyard.scheduler.neighbours import Condition, Neighbours, Whereabouts, rules_of
-from gpuyard.scheduler.topology import Level, Levels
+from gpuyard.scheduler.neighbours import Condition, Whereabouts, rules_of
+from gpuyard.scheduler.presence import Presence
+from gpuyard.scheduler.topology import Level
 
 UNBOUNDED: Final = 1 << 60
 
@@ -37,54 +36,12 @@ class Open(NamedTuple):
         )
 
 
-class Company:
-    """Who is where, as things stand."""
-
-    def __init__(self, neighbours: Neighbours, levels: Levels, eligibility: Eligibility) -> None:
-        self._neighbours = neighbours
-        self._levels = levels
-        self._eligibility = eligibility
-        self._columns: dict[Whereabouts, tuple[Ints, Ints]] = {}
-        """How many stay and how many leave, one row per node; made when first asked for or told of."""
-
-    def fork(self) -> Company:
-        copy = self.afresh()
-        copy._columns = {of: (staying.copy(), leaving.copy()) for of, (staying, leaving) in self._columns.items()}
-        return copy
-
-    def afresh(self) -> Company:
-        """As it was before anything was told."""
-        return Company(self._neighbours, self._levels, self._eligibility)
+class Company(Presence):
+    """Who is where, for rules that bind."""
 
     def concerns(self, job: Job, task: Task) -> bool:
         """Whether rules between tasks, its own or those of others, are about a task."""
         return bool(rules_of(task) or self._neighbours.of(job, task))
-
-    # Who comes and goes ------------------------------------------------------------------------------------------
-
-    def come(self, job: Job, task: Task, position: int, times: int = 1) -> None:
-        """A task gets a place; below zero times takes that back."""
-        for whereabouts in self._neighbours.touched_by(job, task):
-            self._column(whereabouts)[0][position] += times
-
-    def leave(self, job: Job, task: Task, position: int, times: int = 1) -> None:
-        """A task that runs is to go, and is still there until it has."""
-        for whereabouts in self._neighbours.touched_by(job, task):
-            staying, leaving = self._column(whereabouts)
-            staying[position] -= times
-            leaving[position] += times
-
-    def _column(self, of: Whereabouts) -> tuple[Ints, Ints]:
-        known = self._columns.get(of)
-        if known is None:
-            known = self._columns[of] = self._filled(of.staying), self._filled(of.leaving)
-        return known
-
-    def _filled(self, counts: dict[int, int]) -> Ints:
-        column: Ints = np.zeros(self._levels.nodes, dtype=np.int64)
-        if counts:
-            column[list(counts)] = list(counts.values())
-        return column
 
     # Where a task may go -----------------------------------------------------------------------------------------
 
@@ -134,7 +91,7 @@ class Company:
         """Nodes that may take all of a job's tasks, as far as their rules about each other go."""
         nodes: Bools = np.ones(self._levels.nodes, dtype=np.bool_)
         for rule in {rule for task in tasks for rule in task.request.where.neighbours if rule.apart}:
-            if self._meet(rule, job, tasks):
+            if self._are_about_each_other(rule, job, tasks):
                 nodes &= ~self._levels.of(rule.level).inside
         first = tasks[0]
         if all(task.request.where == first.request.where for task in tasks):
@@ -143,12 +100,6 @@ class Company:
                 if all(kind.has(job, task) for task in tasks):
                     nodes &= self._even(spread, job, first, len(tasks))
         return nodes
-
-    def _meet(self, rule: Neighbour, job: Job, tasks: Sequence[Task]) -> bool:
-        """Whether one of the tasks has a rule to be apart from another of them."""
-        shunned = [task for task in tasks if self._neighbours.kind(rule).has(job, task)]
-        having = [task for task in tasks if rule in task.request.where.neighbours]
-        return bool(shunned) and (len(shunned) > 1 or any(task is not shunned[0] for task in having))
 
     def _apart(self, job: Job, task: Task) -> tuple[Bools, Bools]:
         """Nodes where nobody stays it must be apart from; and nodes where somebody is only just leaving."""
@@ -178,7 +129,7 @@ class Company:
     def _even(self, spread: Spread, job: Job, task: Task, copies: int) -> Bools:
         """Domains that so many tasks may come to without having too many more than the emptiest."""
         where, level, kind = task.request.where, self._levels.of(spread.level), self._neighbours.kind(spread)
-        nodes = self._counted_on(spread, where)
+        nodes = self._counted_on(spread, where.spreads, where)
         staying = self._column(kind.carriers)[0]
         there = level.sums(np.where(nodes, staying, 0))
         exists = level.sums(nodes.astype(np.int64)) > 0
@@ -188,21 +139,7 @@ class Company:
         if int(exists.sum()) < spread.min_domains:
             floor = np.zeros(level.domains, dtype=np.int64)
         fits: Bools = there + copies * own - floor <= spread.max_skew
-        return fits[level.domain] & self._in_all_levels(where)
-
-    def _counted_on(self, spread: Spread, where: Where) -> Bools:
-        """The nodes that make domains, and whose tasks count."""
-        nodes = self._in_all_levels(where)
-        if spread.honour_labels:
-            nodes = nodes & self._eligibility.as_wished(where.any_of)
-        if spread.honour_taints:
-            nodes = nodes & self._eligibility.taking_in(where.tolerations)
-        return nodes
-
-    def _in_all_levels(self, where: Where) -> Bools:
-        """Nodes that have every label the task is spread by."""
-        nodes: Bools = np.logical_and.reduce([self._levels.of(spread.level).inside for spread in where.spreads])
-        return nodes
+        return fits[level.domain] & self._in_all_levels(where.spreads)
 
 
 def _tasks_text(condition: Condition) -> str:

@@ -23,9 +23,11 @@ from gpuyard.scheduler.company import Company
 from gpuyard.scheduler.fit import BesideFit, BesideLaterFit, FitTable, KeptStates, LaterFit
 from gpuyard.scheduler.nodebook import NodeBook, Undo
 from gpuyard.scheduler.nodestate import Booked
+from gpuyard.scheduler.presence import Presence
 from gpuyard.scheduler.queuebook import QueueBook
 from gpuyard.scheduler.resources import Amounts
 from gpuyard.scheduler.shapes import Shape
+from gpuyard.scheduler.wishes import Wishes
 
 if TYPE_CHECKING:
     from gpuyard.scheduler.columns import Bools
@@ -140,6 +142,8 @@ class Draft:
         self.fit = FitTable(self.nodes, self.eligibility, policy, self._gradient)
         self.company = Company(ledger.neighbours, ledger.levels, ledger.eligibility) if ledger.neighbours else None
         """Who is where, for rules between tasks; None where nobody has any."""
+        self.wishes = Wishes(ledger.wished, ledger.levels, ledger.eligibility) if ledger.wished else None
+        """The same for company that is only wished for."""
         self.total = ledger.total()
         self.shares = self.queues.shares(self.total, policy.usage_weight_milli)
         self.among: Bools | None = None
@@ -181,7 +185,7 @@ class Draft:
         other.nodes, other.queues = nodes, queues
         other.placed, other.log, other.reserved = self.placed.copy(), [], None
         other.fit = FitTable(nodes, self.eligibility, self.policy, self._gradient)
-        other.company = self.company and self.company.fork()
+        other.company, other.wishes = self.company and self.company.fork(), self.wishes and self.wishes.fork()
         return other
 
     def fits_beside(self, kept: KeptStates) -> tuple[FitTable, LaterFit]:
@@ -219,6 +223,8 @@ class Draft:
         self.queues.charge(placed.waiter.leaf, placed.amounts, placed.waiter.firm)
         if placed.waiter.ruled and self.company is not None:
             self.company.come(placed.waiter.job, placed.task, position)
+        if self.wishes is not None:
+            self.wishes.come(placed.waiter.job, placed.task, position)
         self.placed.append(placed)
         self.log.append(placed)
         if self.reserved is not None:
@@ -241,19 +247,29 @@ class Draft:
                 entry.undos.append(self.nodes.unbind(placed.position, placed.task.request, placed.shares))
         for (leaf, amounts, firm), times in entry.charges.items():
             self.queues.charge(leaf, amounts, firm, times=-times)
-        if self.company is not None:
-            self._part_with(self.company, evicted, 1)
+        self._part_with(evicted, 1)
         self.log.append(entry)
         if self.reserved is not None:
             self.reserved.follow(entry)
 
-    def _part_with(self, company: Company, evicted: list[Evicted], times: int) -> None:
+    def _part_with(self, evicted: list[Evicted], times: int) -> None:
         """Whoever runs is there until it has gone; what had only just been given a place never came."""
-        for one in evicted:
-            if one.holding.placed is None:
-                company.leave(one.job, one.holding.task, one.holding.position, times)
-            else:
-                company.come(one.job, one.holding.task, one.holding.position, -times)
+        for presence in self._presences():
+            for one in evicted:
+                if one.holding.placed is None:
+                    presence.leave(one.job, one.holding.task, one.holding.position, times)
+                else:
+                    presence.come(one.job, one.holding.task, one.holding.position, -times)
+
+    def withdraw_promise(self, job: Job, task: Task) -> None:
+        """Whoever was promised a place in an earlier cycle will not come."""
+        if task.node in self.nodes.at:
+            for presence in self._presences():
+                presence.come(job, task, self.nodes.at[task.node], -1)
+
+    def _presences(self) -> list[Presence]:
+        """What is told of everyone who leaves."""
+        return [presence for presence in (self.company, self.wishes) if presence is not None]
 
     @property
     def out_of_steps(self) -> bool:
@@ -276,6 +292,8 @@ class Draft:
                 undone.append(self.placed.pop())
                 if entry.waiter.ruled and self.company is not None:
                     self.company.come(entry.waiter.job, entry.task, entry.position, -1)
+                if self.wishes is not None:
+                    self.wishes.come(entry.waiter.job, entry.task, entry.position, -1)
                 self.queues.charge(entry.waiter.leaf, entry.amounts, entry.waiter.firm, times=-1)
             else:
                 self._undo_eviction(entry)
@@ -287,8 +305,7 @@ class Draft:
             self.nodes.undo(undo)
         for (leaf, amounts, firm), times in entry.charges.items():
             self.queues.charge(leaf, amounts, firm, times=times)
-        if self.company is not None:
-            self._part_with(self.company, entry.evicted, -1)
+        self._part_with(entry.evicted, -1)
 
     def evicted_since(self, mark: int) -> list[Evicted]:
         return [one for entry in self.log[mark:] if isinstance(entry, Eviction) for one in entry.evicted]

@@ -7,7 +7,7 @@ from typing import Final, TypeVar
 
 import numpy as np
 
-from gpuyard.model.jobs import LabelRule, Preference, Toleration, Where
+from gpuyard.model.jobs import DESPITE_CORDON, LabelRule, Preference, Toleration, Where
 from gpuyard.model.nodes import Node, Taint
 from gpuyard.model.quantities import MILLI
 from gpuyard.scheduler.columns import Bools, Ints
@@ -104,12 +104,17 @@ class Eligibility:
         key = (where.preferences, where.tolerations)
         known = self._ranks.get(key)
         if known is None:
-            wishes = self._wishes.get(key)
-            if wishes is None:
-                wishes = np.array([wish_for(frame.node, *key) for frame in self._frames], dtype=np.int64)
-                self._wishes[key] = wishes
-            _, rising = np.unique(-wishes, return_inverse=True)
+            _, rising = np.unique(-self.wishes(where), return_inverse=True)
             known = self._ranks[key] = np.minimum(rising, MAX_RANK).astype(np.int64)
+        return known
+
+    def wishes(self, where: Where) -> Ints:
+        """How much a task wants each node, whoever is there."""
+        key = (where.preferences, where.tolerations)
+        known = self._wishes.get(key)
+        if known is None:
+            known = np.array([wish_for(frame.node, *key) for frame in self._frames], dtype=np.int64)
+            self._wishes[key] = known
         return known
 
     def devices(self, models: tuple[str, ...]) -> tuple[list[int], Ints]:
@@ -153,7 +158,12 @@ def may_use(node: Node, where: Where) -> bool:
 
 def takes_in(node: Node, tolerations: tuple[Toleration, ...]) -> bool:
     """Whether a node is open, and has no taint that keeps a task with these tolerations away."""
-    return node.open and all(taint.soft or tolerated(taint, tolerations) for taint in node.taints)
+    return is_open_to(node, tolerations) and all(taint.soft or tolerated(taint, tolerations) for taint in node.taints)
+
+
+def is_open_to(node: Node, tolerations: tuple[Toleration, ...]) -> bool:
+    """Whether a node takes new tasks with these tolerations, whatever its taints."""
+    return node.open or (node.ready and DESPITE_CORDON in tolerations)
 
 
 def is_as_wished(node: Node, any_of: Alternatives) -> bool:

@@ -115,8 +115,11 @@ class FitTable:
             view = self._views[shape.id]
         return view
 
-    def best(self, shape: Shape, among: Bools | None) -> int:
-        """The best node for this shape, now; -1 where there is none."""
+    def best(self, shape: Shape, among: Bools | None, wishes: Ints | None = None) -> int:
+        """The best node for this shape, now; -1 where there is none. `wishes`: how much each is wanted for who is
+        there, where that matters."""
+        if wishes is not None:
+            return self._most_wanted(shape, among, wishes)
         if shape.id not in self._views and len(self._views) >= MANY and shape.coarse is not shape:
             # CPU and memory rarely decide: the best node without them is the best with them, if it has them. Where
             # they do, the shape gets scores of its own from then on.
@@ -130,6 +133,34 @@ class FitTable:
             return -1
         position = int(scores.argmin())
         return position if scores[position] < NO_FIT else -1
+
+    def _most_wanted(self, shape: Shape, among: Bools | None, wishes: Ints) -> int:
+        """Of the nodes that fit, those that are wanted most; and of these the one the policy likes best."""
+        fits = self.scores(shape) < NO_FIT
+        if among is not None:
+            fits &= among
+        if not fits.any():
+            return -1
+        wanted, scores = self._by_company(shape, wishes)
+        fits &= wanted == wanted[fits].max()
+        return int(np.where(fits, scores, NO_FIT).argmin())
+
+    def in_order(self, shape: Shape, fits: Bools, wishes: Ints | None = None) -> list[int]:
+        """These nodes, the best first."""
+        positions = np.flatnonzero(fits)
+        if wishes is None:
+            order = np.argsort(self.scores(shape)[positions], kind="stable")
+        else:
+            wanted, scores = self._by_company(shape, wishes)
+            order = np.lexsort((scores[positions], -wanted[positions]))
+        return list(positions[order].tolist())
+
+    def _by_company(self, shape: Shape, wishes: Ints) -> tuple[Ints, Ints]:
+        """How much each node is wanted in all, and what the policy alone thinks of it."""
+        scores, ranks = self.scores(shape), self._view(shape).ranks
+        if ranks is None:
+            return wishes, scores
+        return wishes + self._eligibility.wishes(shape.request.where), scores - ranks * PREFERRED
 
     def joins(self, shape: Shape, position: int) -> bool:
         """Whether a part that fits on a node would go on GPUs that are shared already."""

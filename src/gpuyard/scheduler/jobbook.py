@@ -28,6 +28,7 @@ class Waiter:
     __slots__ = (
         "asked",
         "at_least",
+        "choosy",
         "chunk",
         "firm",
         "gang",
@@ -60,6 +61,8 @@ class Waiter:
         """Of each task what rules are about it; empty where none is about any."""
         self.ruled = shapes.any_ruled and (bool(self.kin) or any(shape.ruled for shape in self.shapes))
         """Whether rules between tasks, its own or those of others, are about it."""
+        self.choosy = shapes.any_choosy and any(shape.choosy for shape in self.shapes)
+        """Whether it would rather have some company than other."""
         self.rank: Rank = (-job.priority, stage, job.submitted_at_ms, job.id)
         self.signature = _signature(self, tasks, pristine=gang is None or not gang.active)
         self.line: LineKey = (leaf, -job.priority, stage, self.firm, self.signature)

@@ -30,7 +30,7 @@ from gpuyard.scheduler.eligibility import Eligibility
 from gpuyard.scheduler.endings import is_timed
 from gpuyard.scheduler.gang import ACTIVE, IN_PLACE, Gang, is_incomplete
 from gpuyard.scheduler.jobbook import Lines, Waiter, waiter_of
-from gpuyard.scheduler.neighbours import Neighbours
+from gpuyard.scheduler.neighbours import Filing, Neighbours, soft_rules_of
 from gpuyard.scheduler.nodebook import NodeBook
 from gpuyard.scheduler.nodestate import NodeFrame
 from gpuyard.scheduler.queuebook import QueueBook
@@ -67,6 +67,8 @@ class Ledger:
     domains: Domains
     levels: Levels
     neighbours: Neighbours
+    wished: Neighbours
+    """The kinds of tasks that soft rules are about."""
     lines: Lines
     yielders: list[Yielders]
     """Per queue: who can give way there."""
@@ -94,7 +96,7 @@ class Ledger:
         copy.nodes, copy.queues = self.nodes.fork_with_tasks(), self.queues.fork()
         copy.yielders = [yielders.fork() for yielders in self.yielders]
         copy.queues.asked = [amounts.copy() for amounts in self.queues.asked]
-        copy.lines, copy.neighbours = self.lines.fork(), self.neighbours.fork()
+        copy.lines, copy.neighbours, copy.wished = self.lines.fork(), self.neighbours.fork(), self.wished.fork()
         copy.shapes = self.shapes.fork(copy.neighbours)
         copy._stranded, copy.incomplete = self._stranded.copy(), self.incomplete.copy()
         copy.promised, copy.timed = self.promised.copy(), self.timed.copy()
@@ -166,7 +168,8 @@ class Ledger:
         """Everything that is booked, as one comparable value."""
         stranded = tuple(sorted((id, reason.token.value) for id, reason in self._stranded.items()))
         waiting = self.lines.facts(), stranded, tuple(sorted(self.incomplete)), tuple(sorted(self.timed))
-        return self.nodes.facts(), self.queues.facts(), waiting, self.neighbours.facts(), self.total(), self.now_ms
+        kinds = self.neighbours.facts(), self.wished.facts()
+        return self.nodes.facts(), self.queues.facts(), waiting, kinds, self.total(), self.now_ms
 
     def _note(self, change: Change) -> bool:
         match change:
@@ -235,7 +238,7 @@ class Ledger:
         self.nodes = NodeBook(self._nodes.values())
         self.queues = QueueBook(self._queues, resources)
         self.queues.set_usage(self.usage)
-        self.neighbours = Neighbours()
+        self.neighbours, self.wished = Neighbours(), Neighbours(soft_rules_of)
         self.shapes = Shapes(resources, _memory_ranges(self.nodes.frames), self.neighbours)
         self.eligibility = Eligibility(self.nodes.frames)
         self.domains = Domains(self.topologies, self.nodes.frames)
@@ -336,18 +339,21 @@ class Ledger:
 
         Says who else waits that rules have come to be about, or are about no longer.
         """
-        if not self.shapes.any_ruled:
+        if self.shapes.any_choosy:
+            self._follow(self.wished, before)
+        changed = self._follow(self.neighbours, before) if self.shapes.any_ruled else None
+        if changed is None:
             return []
-        if not self.neighbours.followed:
-            self.neighbours.followed = True
+        return [waiter for waiter in self.lines.waiters.values() if changed.any_of(waiter.job)]
+
+    def _follow(self, kinds: Neighbours, before: dict[str, Job | None]) -> Filing | None:
+        if not kinds.followed:
+            kinds.followed = True
             before = dict.fromkeys(self.jobs)
         old = [job for job in before.values() if job is not None]
         new = [self.jobs[id] for id in before if id in self.jobs]
         others = (job for id, job in self.jobs.items() if id not in before)
-        changed = self.neighbours.follow(old, new, others, self.nodes.at)
-        if changed is None:
-            return []
-        return [waiter for waiter in self.lines.waiters.values() if changed.any_of(waiter.job)]
+        return kinds.follow(old, new, others, self.nodes.at)
 
     def _kind(self, job: Job) -> tuple[object, ...]:
         """Equal for jobs of equal tasks whose accounts are equal; empty where that hangs on where the tasks lie."""

@@ -1,21 +1,32 @@
 """Kinds of tasks that rules are about: who belongs to each, and where those are.
 
 Place in the flow: the ledger files the condition of every rule between tasks (near, apart, even) and follows where the
-tasks are that fulfil it; `company` asks, on behalf of a draft. Clusters in which nobody has a rule have no kinds, and
+tasks are that fulfil it; `company` asks, on behalf of a draft. Rules that only say where a task would rather be are
+filed apart from those that bind, and `wishes` asks about them. Clusters in which nobody has a rule have no kinds, and
 nothing is followed. Invariant: a kind is filed while a task that is not over has a rule about it, and no longer; what
 was followed equals what is counted afresh.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
-from gpuyard.model.jobs import Job, LabelRule, Neighbour, Operator, Spread, Task, TaskState
+from gpuyard.model.jobs import (
+    Job,
+    LabelRule,
+    Neighbour,
+    Operator,
+    SoftNeighbour,
+    SoftSpread,
+    Spread,
+    Task,
+    TaskState,
+)
 from gpuyard.scheduler.gang import IN_PLACE
 
 Labels = tuple[tuple[str, str], ...]
-Rule = Neighbour | Spread
+Rule = Neighbour | Spread | SoftNeighbour | SoftSpread
 
 Kin = tuple[int, ...]
 """The kinds, by number, that a task belongs to."""
@@ -159,10 +170,24 @@ class Filing:
         return any(self.of(job, task) for task in job.tasks)
 
 
-class Neighbours:
-    """All kinds of one ledger."""
+def rules_of(task: Task) -> tuple[Rule, ...]:
+    """What a task demands of others."""
+    where = task.request.where
+    return (*where.neighbours, *where.spreads) if where.spreads else where.neighbours
 
-    def __init__(self) -> None:
+
+def soft_rules_of(task: Task) -> tuple[Rule, ...]:
+    """What a task would rather have of others."""
+    where = task.request.where
+    return (*where.soft_neighbours, *where.soft_spreads) if where.soft_spreads else where.soft_neighbours
+
+
+class Neighbours:
+    """All kinds of one ledger that either binding or soft rules are about."""
+
+    def __init__(self, rules: Callable[[Task], tuple[Rule, ...]] = rules_of) -> None:
+        self.rules = rules
+        """Those of a task that are filed here."""
         self._kinds: dict[Condition, Kind] = {}
         self._by_id: dict[int, Kind] = {}
         self._filing = Filing()
@@ -177,7 +202,7 @@ class Neighbours:
         return bool(self._kinds)
 
     def fork(self) -> Neighbours:
-        copy = Neighbours()
+        copy = Neighbours(self.rules)
         copy._last_id, copy.followed = self._last_id, self.followed
         for condition, kind in self._kinds.items():
             same = copy._kinds[condition] = copy._by_id[kind.id] = kind.copy()
@@ -211,8 +236,8 @@ class Neighbours:
         """All that changes as a task comes or goes: its kinds, and where tasks are that keep apart as it does."""
         for kind in self.of(job, task):
             yield kind.carriers
-        for rule in task.request.where.neighbours:
-            if rule.apart:
+        for rule in self.rules(task):
+            if isinstance(rule, Neighbour) and rule.apart:
                 yield _apart(self.kind(rule), rule.level)
 
     # Following ---------------------------------------------------------------------------------------------------
@@ -245,10 +270,10 @@ class Neighbours:
         for task in job.tasks:
             if task.state in OVER:
                 continue
-            for rule in rules_of(task):
+            for rule in self.rules(task):
                 kind = self._known_or_new(rule)
                 kind.users += times
-                kind.drawn += times * (isinstance(rule, Spread) or not rule.apart)
+                kind.drawn += times * _draws(rule)
                 used.add(kind)
 
     def _known_or_new(self, rule: Rule) -> Kind:
@@ -297,10 +322,9 @@ def labels_of(job: Job, task: Task) -> dict[str, str]:
     return {**dict(job.labels), **dict(task.labels)} if job.labels else dict(task.labels)
 
 
-def rules_of(task: Task) -> tuple[Rule, ...]:
-    """What a task wants of others."""
-    where = task.request.where
-    return (*where.neighbours, *where.spreads) if where.spreads else where.neighbours
+def _draws(rule: Rule) -> bool:
+    """Whether a rule may come to let a task in, once one more task is there."""
+    return isinstance(rule, Spread) or (isinstance(rule, Neighbour) and not rule.apart)
 
 
 def _apart(kind: Kind, level: str) -> Whereabouts:

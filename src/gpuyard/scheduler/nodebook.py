@@ -15,6 +15,7 @@ from gpuyard.model.nodes import Node
 from gpuyard.model.quantities import MILLI
 from gpuyard.scheduler.columns import Columns
 from gpuyard.scheduler.devices import lowest_devices
+from gpuyard.scheduler.eligibility import is_open_to
 from gpuyard.scheduler.nodestate import Booked, NodeFrame, NodeState
 
 Undo = tuple[int, NodeState, NodeState | None]
@@ -227,7 +228,8 @@ class NodeBook:
 
     def _can_be_kept(self, frame: NodeFrame, state: NodeState, job: Job, task: Task) -> bool:
         shares = self.held(job, task)
-        usable = frame.node.open and all(share.mig or frame.whole_mask >> share.device & 1 for share in shares)
+        usable = is_open_to(frame.node, task.request.where.tolerations)
+        usable = usable and all(share.mig or frame.whole_mask >> share.device & 1 for share in shares)
         kept = usable and len(shares) >= task.request.devices and state.holds(task.request, shares)
         (self._broken.discard if kept else self._broken.add)((job.id, task.id))
         return kept

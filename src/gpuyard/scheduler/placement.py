@@ -13,7 +13,7 @@ import numpy as np
 
 from gpuyard.model.jobs import Task, TaskGroup, TopologyRule
 from gpuyard.policies.policy import DevicePlacement, NodePlacement
-from gpuyard.scheduler.columns import Bools
+from gpuyard.scheduler.columns import Bools, Ints
 from gpuyard.scheduler.company import Open
 from gpuyard.scheduler.draft import Draft
 from gpuyard.scheduler.fit import NO_FIT, FitTable
@@ -34,6 +34,8 @@ class Placer:
     keep_together: bool
     _unruled: bool
     """Nothing but the shape of its tasks says where they may go: no rules about others, no rationed models."""
+    _choosy: bool
+    """Whether it matters which company its tasks would rather have."""
 
     def __init__(self, draft: Draft) -> None:
         self.draft = draft
@@ -42,6 +44,24 @@ class Placer:
     def place(self, waiter: Waiter) -> bool:
         """Place the waiter's chunk; False leaves the draft as it was."""
         self._take_up(waiter)
+        return self._place_choosy(waiter) if self._choosy else self._place_or_leave(waiter)
+
+    def _place_choosy(self, waiter: Waiter) -> bool:
+        """Where its tasks would rather be. Where one of them finds no place then, or has to wait, as if none minded."""
+        mark = self.draft.mark()
+        placed = self._place_or_leave(waiter)
+        if placed and not self._waits(mark):
+            return True
+        self.draft.rollback(mark)
+        self._mind_nothing()
+        starts = self._place_or_leave(waiter) and not (placed and self._waits(mark))
+        if starts or not placed:
+            return starts
+        self.draft.rollback(mark)
+        self._take_up(waiter)
+        return self._place_or_leave(waiter)
+
+    def _place_or_leave(self, waiter: Waiter) -> bool:
         mark, reserved = self.draft.mark(), self.draft.reserved
         if not (self._placed(waiter) if reserved is None else self._beside(reserved, waiter, mark)):
             self.draft.rollback(mark)
@@ -53,6 +73,7 @@ class Placer:
     def stuck_at(self, waiter: Waiter) -> tuple[Task | None, int]:
         """The first task that finds no place once those before it have theirs, and how many do. Leaves them there."""
         self._take_up(waiter)
+        self._mind_nothing()
         tasks = tuple(waiter.chunk.all_tasks())
         for found, task in enumerate(tasks):
             if not self._task(task, self.draft.among):
@@ -63,6 +84,19 @@ class Placer:
         self.waiter = waiter
         self._unruled = not waiter.ruled and not self.draft.queues.resources.by_model
         self.keep_together = self._packs and not waiter.job.spread
+        self._choosy = waiter.choosy
+        if waiter.choosy and self.keep_together and self.draft.wishes is not None:
+            self.keep_together = not self.draft.wishes.keep_apart(waiter.job, tuple(waiter.chunk.all_tasks()))
+
+    def _mind_nothing(self) -> None:
+        """From here on it does not matter which company the tasks would rather have."""
+        self._choosy = False
+        self.keep_together = self._packs and not self.waiter.job.spread
+
+    def _wishes(self, shape: Shape) -> Ints | None:
+        """How much a task of this shape wants each node for who is there; None where it does not matter."""
+        wishes = self.draft.wishes
+        return wishes.of(shape.request.where) if self._choosy and shape.choosy and wishes is not None else None
 
     def _placed(self, waiter: Waiter) -> bool:
         return self._place(waiter) and self._paid_for(waiter)
@@ -325,21 +359,22 @@ class Placer:
     def _put(self, task: Task, shape: Shape, allowed: Open) -> bool:
         """Give the task the best node now, else the best that is being freed."""
         draft = self.draft
-        now = draft.fit.best(shape, allowed.now)
-        later = self._worth_waiting_for(shape, allowed.later, now) if draft.nodes.later else -1
+        wishes = self._wishes(shape) if self._choosy else None
+        now = draft.fit.best(shape, allowed.now, wishes)
+        later = self._worth_waiting_for(shape, allowed.later, now, wishes) if draft.nodes.later else -1
         if later >= 0:
             draft.put(self.waiter, task, shape, later, waits=True)
         elif now >= 0:
             draft.put(self.waiter, task, shape, now, waits=False)
         return now >= 0 or later >= 0
 
-    def _worth_waiting_for(self, shape: Shape, allowed: Bools | None, now: int) -> int:
+    def _worth_waiting_for(self, shape: Shape, allowed: Bools | None, now: int, wishes: Ints | None) -> int:
         """The best node that is being freed, where none is free now; -1 where it is better not to wait."""
         fit = self.draft.fit_later
-        shares_gpus = shape.shared and fit.packs_parts
+        shares_gpus = shape.shared and fit.packs_parts and wishes is None
         if now >= 0 and (not shares_gpus or self.draft.fit.joins(shape, now)):
             return -1
-        later = fit.best(shape, allowed)
+        later = fit.best(shape, allowed, wishes)
         if later < 0 or now < 0:
             return later
         # A part that fits on a GPU already shared waits for it rather than break open a whole one.
@@ -364,7 +399,7 @@ class Placer:
         first = of(tasks[0].request)
         waits = fit is not self.draft.fit
         if self._counts_as_one(first) and all(of(task.request) is first for task in tasks):
-            position = fit.best(self.draft.shapes.several(first, len(tasks)), among)
+            position = fit.best(self.draft.shapes.several(first, len(tasks)), among, self._wishes(first))
             if position < 0:
                 return False
             for task in tasks:
@@ -404,8 +439,7 @@ class Placer:
         columns = fit.columns
         columns.sync()
         largest = max((self.draft.shapes.of(task.request) for task in tasks), key=_size)
-        scores = fit.scores(largest)
-        fits = scores < NO_FIT
+        fits = fit.scores(largest) < NO_FIT
         fits &= columns.slots >= len(tasks)
         fits &= columns.cpu_milli >= sum(task.request.cpu_milli for task in tasks)
         fits &= columns.memory_bytes >= sum(task.request.memory_bytes for task in tasks)
@@ -416,8 +450,7 @@ class Placer:
             fits &= allowed
         if self.waiter.ruled and self.draft.company is not None:
             fits &= self.draft.company.for_all(self.waiter.job, tasks)
-        positions = np.flatnonzero(fits)
-        return list(positions[np.argsort(scores[positions], kind="stable")].tolist())
+        return fit.in_order(largest, fits, self._wishes(largest))
 
 
 def _size(shape: Shape) -> tuple[int, ...]:

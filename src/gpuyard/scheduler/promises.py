@@ -100,8 +100,7 @@ def _take_back(draft: Draft, job: Job, promised: Sequence[Task], why: Reason) ->
     draft.withheld[job.id] = why
     for task in promised:
         draft.taken_back.append(Evict(job.id, task.id, task.node, why))
-        if draft.company is not None and task.node in draft.nodes.at:
-            draft.company.come(job, task, draft.nodes.at[task.node], -1)
+        draft.withdraw_promise(job, task)
         release(draft.ledger, draft.nodes, draft.queues, job, task)
 
 

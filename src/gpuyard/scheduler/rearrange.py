@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-import numpy as np
-
 from gpuyard.model.jobs import Task
 from gpuyard.policies.policy import DevicePlacement, NodePlacement
 from gpuyard.scheduler.draft import Draft, Placed
@@ -110,15 +108,14 @@ class _Search:
 
     def _positions(self, item: Item) -> list[int]:
         """Nodes the item may go to, best first, one of each kind."""
-        scores = self.draft.fit.scores(item.shapes[0])
-        fits = scores < NO_FIT
-        if self.draft.among is not None:
-            fits &= self.draft.among
-        fitting = np.flatnonzero(fits)
-        ordered = fitting[np.argsort(scores[fitting], kind="stable")].tolist()
+        draft, shape = self.draft, item.shapes[0]
+        fits = draft.fit.scores(shape) < NO_FIT
+        if draft.among is not None:
+            fits &= draft.among
+        wishes = draft.wishes.of(shape.request.where) if shape.choosy and draft.wishes is not None else None
         kinds: set[object] = set()
         different: list[int] = []
-        for position in ordered:
+        for position in draft.fit.in_order(shape, fits, wishes):
             kind = self._kind(position)
             if kind not in kinds:
                 kinds.add(kind)

@@ -21,7 +21,20 @@ MAX_ALIASES: Final = 200_000
 class Shape:
     """One request, with what it costs. `copies` tasks of it at once make a shape of their own."""
 
-    __slots__ = ("asked", "at_least", "coarse", "copies", "extra", "gpu", "id", "request", "ruled", "shared", "whole")
+    __slots__ = (
+        "asked",
+        "at_least",
+        "choosy",
+        "coarse",
+        "copies",
+        "extra",
+        "gpu",
+        "id",
+        "request",
+        "ruled",
+        "shared",
+        "whole",
+    )
 
     def __init__(self, id: int, request: Request, copies: int, asked: Amounts, at_least: Amounts) -> None:
         self.id = id
@@ -37,6 +50,8 @@ class Shape:
         self.gpu = bool(request.devices or request.mig)
         self.ruled = bool(request.where.neighbours or request.where.spreads)
         """Has rules about other tasks."""
+        self.choosy = bool(request.where.soft_neighbours or request.where.soft_spreads)
+        """Would rather have some company than other."""
         self.coarse: Shape = self
         """The same but for CPU, memory and the like: many shapes differ in nothing else."""
 
@@ -51,6 +66,8 @@ class Shapes:
         self._by_value: dict[Request, Shape] = {}
         self.any_ruled = False
         """Whether any request so far had rules about other tasks."""
+        self.any_choosy = False
+        """Whether any would rather have some company than other."""
         self.neighbours = neighbours
         """What rules there are about tasks with which labels: those that are alike to all of them are alike."""
         self._several: dict[tuple[int, int], Shape] = {}
@@ -60,7 +77,7 @@ class Shapes:
         """A copy that may learn shapes of its own, so that what is only tried is not remembered for ever."""
         copy = Shapes(self.resources, self.memories, neighbours)
         copy._by_value, copy._several = self._by_value.copy(), self._several.copy()
-        copy.any_ruled = self.any_ruled
+        copy.any_ruled, copy.any_choosy = self.any_ruled, self.any_choosy
         return copy
 
     def of(self, request: Request) -> Shape:
@@ -79,6 +96,7 @@ class Shapes:
         if shape is None:
             shape = self._by_value[request] = self._make(request, 1)
             self.any_ruled = self.any_ruled or shape.ruled
+            self.any_choosy = self.any_choosy or shape.choosy
         return shape
 
     def smallest_memory_mib(self, model: str) -> int:

@@ -5,9 +5,21 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from gpuyard.errors import InputError
-from gpuyard.model.jobs import LabelRule, Neighbour, Operator, Preference, Spread, Toleration, Where
+from gpuyard.model.jobs import (
+    DESPITE_CORDON,
+    LabelRule,
+    Neighbour,
+    Operator,
+    Preference,
+    SoftNeighbour,
+    SoftSpread,
+    Spread,
+    Toleration,
+    Where,
+)
 from gpuyard.model.nodes import Node
 from gpuyard.scheduler.eligibility import may_use
 from gpuyard.worlds.kubernetes.constraints import NAMESPACE, Translator, follows_namespaces, where_of
@@ -31,8 +43,9 @@ def may_run(pod: Pod, labels: dict[str, str], volume_rules: VolumeRules = FREE) 
 
 
 def given(written: dict[str, str]) -> tuple[Toleration, ...]:
-    """What is read of a toleration somebody has given a pod."""
-    return where(a_pod(containers=[a_container(gpu="1")], tolerations=[written])).tolerations
+    """What is read of a toleration somebody has given a pod, but for what it says of cordoned nodes."""
+    read = where(a_pod(containers=[a_container(gpu="1")], tolerations=[written])).tolerations
+    return tuple(one for one in read if one != DESPITE_CORDON)
 
 
 def on(key: str, operator: str, *values: str) -> dict[str, Any]:
@@ -126,6 +139,25 @@ def test_a_toleration_with_an_unknown_operator_tolerates_nothing() -> None:
     assert given({"key": "k", "operator": "Gt", "value": "5"}) == ()
 
 
+@pytest.mark.parametrize(
+    ("toleration", "expected"),
+    [
+        ({"key": "node.kubernetes.io/unschedulable", "operator": "Exists", "effect": "NoSchedule"}, True),
+        ({"key": "node.kubernetes.io/unschedulable", "operator": "Exists"}, True),
+        ({"operator": "Exists"}, True),
+        ({"key": "node.kubernetes.io/unschedulable", "operator": "Exists", "effect": "NoExecute"}, False),
+        ({"key": "node.kubernetes.io/unschedulable", "value": "x"}, False),
+        ({"key": "other", "operator": "Exists"}, False),
+    ],
+)
+@pytest.mark.parametrize("tainted", [True, False])
+def test_a_cordoned_node_takes_pods_that_tolerate_it(toleration: dict[str, str], expected: bool, tainted: bool) -> None:
+    taint = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
+    node = node_of(a_node(unschedulable=True, taints=[taint] if tainted else []), None)
+    assert may_use(node, where(a_pod(tolerations=[toleration]))) == expected
+    assert not may_use(replace(node, ready=False), where(a_pod(tolerations=[toleration])))
+
+
 # ----------------------------------------------------------------------------------------------------------- other pods
 
 
@@ -190,7 +222,9 @@ def test_an_empty_namespace_selector_looks_at_all_of_them() -> None:
 def test_whether_a_pod_follows_namespaces() -> None:
     def follows(more: dict[str, Any]) -> bool:
         required = {"requiredDuringSchedulingIgnoredDuringExecution": [term(APP_X, **more)]}
-        return follows_namespaces(a_pod(affinity={"podAffinity": required}))
+        preferred = rather((1, term(APP_X, **more)))
+        found = {follows_namespaces(a_pod(affinity={"podAffinity": kind})) for kind in (required, preferred)}
+        return found == {True}
 
     assert follows({"namespaceSelector": {"matchLabels": {"team": "u"}}})
     assert not follows({"namespaceSelector": {}})
@@ -212,13 +246,62 @@ def test_what_the_api_server_has_already_taken_over_stays_as_it_was() -> None:
     assert neighbour.rules == (HERE, LabelRule("ver", Operator.IN, ("1",)))
 
 
+# ---------------------------------------------------------------------------------------------------- preferred company
+
+
+def rather(*terms: tuple[int, dict[str, Any]]) -> dict[str, Any]:
+    written = [{"weight": weight, "podAffinityTerm": term} for weight, term in terms]
+    return {"preferredDuringSchedulingIgnoredDuringExecution": written}
+
+
+def soft(affinity: dict[str, Any], **fields: Any) -> tuple[SoftNeighbour, ...]:
+    found = where(a_pod(affinity=affinity, **fields))
+    assert found.neighbours == ()
+    return found.soft_neighbours
+
+
+def test_preferred_company_counts_by_its_weight_and_against_it_below_zero() -> None:
+    is_y = LabelRule("tier", Operator.IN, ("y",))
+    near = rather((30, term(APP_X)), (1, term({"matchLabels": {"tier": "y"}}, "rack")))
+    apart_from = rather((100, term(APP_X, "kubernetes.io/hostname")))
+    assert soft({"podAffinity": near, "podAntiAffinity": apart_from}) == (
+        SoftNeighbour(30, "zone", (IS_X, HERE)),
+        SoftNeighbour(1, "rack", (HERE, is_y)),
+        SoftNeighbour(-100, "kubernetes.io/hostname", (IS_X, HERE)),
+    )
+
+
+def test_preferred_company_without_weight_or_term_is_left_out() -> None:
+    empty = {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 5}]}
+    assert soft({"podAffinity": rather((0, term(APP_X))), "podAntiAffinity": empty}) == ()
+
+
+def test_preferred_company_is_chosen_like_required() -> None:
+    more: dict[str, Any] = {"namespaceSelector": {"matchLabels": {"team": "u"}}, "namespaces": ["gone"]}
+    written = term(APP_X, matchLabelKeys=["ver"], mismatchLabelKeys=["tenant"], **more)
+    (found,) = soft({"podAntiAffinity": rather((7, written))}, labels={"ver": "2", "tenant": "t"})
+    (required,) = apart(written, labels={"ver": "2", "tenant": "t"})
+    assert found == SoftNeighbour(-7, "zone", required.rules)
+
+
+def test_required_and_preferred_company_stand_beside_each_other() -> None:
+    both = {"requiredDuringSchedulingIgnoredDuringExecution": [term(APP_X, "rack")], **rather((2, term(APP_X)))}
+    found = where(a_pod(affinity={"podAffinity": both}))
+    assert found.neighbours == (Neighbour((), "rack", rules=(IS_X, HERE)),)
+    assert found.soft_neighbours == (SoftNeighbour(2, "zone", (IS_X, HERE)),)
+
+
 # ------------------------------------------------------------------------------------------------------------ spreading
 
 
-def spread(**fields: Any) -> tuple[Spread, ...]:
+def spreading(**fields: Any) -> Where:
     labels = {"labels": fields.pop("labels")} if "labels" in fields else {}
     constraint = {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule", **fields}
-    return where(a_pod(topologySpreadConstraints=[constraint], **labels)).spreads
+    return where(a_pod(topologySpreadConstraints=[constraint], **labels))
+
+
+def spread(**fields: Any) -> tuple[Spread, ...]:
+    return spreading(**fields).spreads
 
 
 def test_spreading_over_zones() -> None:
@@ -230,8 +313,14 @@ def test_all_the_ways_to_spread() -> None:
     assert found == (Spread("zone", 2, (IS_X, HERE), min_domains=3, honour_labels=False, honour_taints=True),)
 
 
-def test_spreading_that_is_only_wished_for_is_not_read() -> None:
-    assert spread(labelSelector=APP_X, whenUnsatisfiable="ScheduleAnyway") == ()
+def test_spreading_that_is_only_wished_for_binds_nobody() -> None:
+    anyway = spreading(labelSelector=APP_X, whenUnsatisfiable="ScheduleAnyway", maxSkew=5)
+    assert (anyway.spreads, anyway.soft_spreads) == ((), (SoftSpread(100, "zone", (IS_X, HERE)),))
+    policies = {"nodeAffinityPolicy": "Ignore", "nodeTaintsPolicy": "Honor"}
+    (found,) = spreading(labelSelector=APP_X, whenUnsatisfiable="ScheduleAnyway", **policies).soft_spreads
+    assert found == SoftSpread(100, "zone", (IS_X, HERE), honour_labels=False, honour_taints=True)
+    unknown = spreading(labelSelector=APP_X, whenUnsatisfiable="Sometime")
+    assert (unknown.spreads, unknown.soft_spreads) == ((), ())
 
 
 @pytest.mark.parametrize("selector", [{}, None])
@@ -347,6 +436,18 @@ def test_when_namespaces_change_so_do_the_rules_about_them() -> None:
     assert translator.request(pod, Asked(), FREE, {**SPACES, "more": {}}).where is before
     after = translator.request(pod, Asked(), FREE, {**SPACES, "more": {"team": "u"}}).where
     assert after.neighbours[0].rules == (IS_X, LabelRule(NAMESPACE, Operator.IN, ("more", "web")))
+
+
+def test_what_is_preferred_changes_with_labels_and_namespaces_as_well() -> None:
+    translator = Translator()
+    written = term(APP_X, matchLabelKeys=["ver"], namespaceSelector={"matchLabels": {"team": "u"}})
+
+    def rules(spaces: dict[str, dict[str, str]], **labels: str) -> tuple[SoftNeighbour, ...]:
+        pod = a_pod(affinity={"podAffinity": rather((1, written))}, labels=labels)
+        return translator.request(pod, Asked(), FREE, spaces).where.soft_neighbours
+
+    assert rules(SPACES, ver="1") != rules(SPACES, ver="2")
+    assert rules(SPACES, ver="1") != rules({**SPACES, "more": {"team": "u"}}, ver="1")
 
 
 def test_what_is_remembered_is_bounded() -> None:

@@ -5,7 +5,6 @@ remembers. Invariants: equal content gives the same object, so that thousands of
 bounded; rules mean what they mean to kube-scheduler.
 
 Two pseudo-labels let rules between pods look at more than labels: the namespace of a pod and the host ports it takes.
-Not read: preferred affinity between pods, and spreading that is only wished for (`ScheduleAnyway`).
 """
 
 from __future__ import annotations
@@ -16,20 +15,25 @@ from typing import Final, TypeVar
 import msgspec
 
 from gpuyard.model.jobs import (
+    DESPITE_CORDON,
     LabelRule,
     Neighbour,
     Operator,
     Preference,
     Request,
+    SoftNeighbour,
+    SoftSpread,
     Spread,
     Toleration,
     Where,
 )
-from gpuyard.model.nodes import OWN_LABEL
+from gpuyard.model.nodes import OWN_LABEL, Taint
+from gpuyard.scheduler.eligibility import tolerated
 from gpuyard.worlds.kubernetes.objects import (
     Affinity,
     Container,
     Pod,
+    PodAffinity,
     PodAffinityTerm,
     PodToleration,
     SpreadConstraint,
@@ -59,6 +63,10 @@ EVERY_ADDRESS: Final = "0.0.0.0"
 NODE: Final = "hostname"
 """The level at which two pods are apart if they are on different nodes."""
 REQUIRED: Final = "DoNotSchedule"
+PREFERRED: Final = "ScheduleAnyway"
+SPREAD_WEIGHT: Final = 100
+"""What one pod more in a domain weighs where spreading is preferred, which has no weight of its own: as much as the
+strongest preference that has one."""
 HONOUR: Final = "Honor"
 
 REMEMBERED: Final = 4096
@@ -75,6 +83,8 @@ Shared = TypeVar("Shared")
 _OF_AMD: Final = LabelRule(GPU, Operator.IN, (AMD,))
 _BESIDE_AMD: Final = Toleration(GPU, AMD)
 """A GPU of one maker is of no use to a pod that asks for the other's, and the model counts them alike."""
+_UNSCHEDULABLE: Final = Taint("node.kubernetes.io/unschedulable", effect="NoSchedule")
+"""What a pod must tolerate to go to a cordoned node, whether the node carries the taint or not."""
 _ENCODER: Final = msgspec.msgpack.Encoder()
 
 
@@ -150,6 +160,15 @@ def where_of(pod: Pod, asked: Asked, volume_rules: VolumeRules, namespaces: Name
             _spread(pod, one) for one in spec.topology_spread_constraints or () if one.when_unsatisfiable == REQUIRED
         ),
         preferences=_preferences(affinity),
+        soft_neighbours=(
+            *_rather_near(pod, affinity.pod_affinity, 1, namespaces),
+            *_rather_near(pod, affinity.pod_anti_affinity, -1, namespaces),
+        ),
+        soft_spreads=tuple(
+            _soft_spread(pod, one)
+            for one in spec.topology_spread_constraints or ()
+            if one.when_unsatisfiable == PREFERRED
+        ),
     )
 
 
@@ -189,6 +208,8 @@ def _tolerations(written: Iterable[PodToleration], asked: Asked) -> tuple[Tolera
     read = {_toleration(one) for one in written if one.operator in ("", "Equal", "Exists")}
     if not asked.devices or asked.gpus == AMD:
         read.add(_BESIDE_AMD)
+    if tolerated(_UNSCHEDULABLE, tuple(read)):
+        read.add(DESPITE_CORDON)
     return tuple(sorted(read, key=lambda one: (one.key, one.effect, one.value is not None, one.value or "")))
 
 
@@ -214,12 +235,24 @@ def _apart(pod: Pod, namespaces: Namespaces) -> Iterator[Neighbour]:
         yield Neighbour((), term.topology_key, apart=True, rules=_term_rules(pod, term, namespaces))
 
 
+def _rather_near(pod: Pod, affinity: PodAffinity | None, sign: int, namespaces: Namespaces) -> Iterator[SoftNeighbour]:
+    """Every pod counts for each term it fulfils; below zero, rather apart."""
+    for one in (affinity.preferred if affinity else None) or ():
+        term = one.pod_affinity_term
+        if term is not None and one.weight:
+            yield SoftNeighbour(sign * one.weight, term.topology_key, _term_rules(pod, term, namespaces))
+
+
 def _pod_terms(pod: Pod) -> list[PodAffinityTerm]:
     affinity = pod.spec.affinity
     if affinity is None:
         return []
-    both_kinds = (affinity.pod_affinity, affinity.pod_anti_affinity)
-    return [term for kind in both_kinds if kind is not None for term in kind.required or ()]
+    found: list[PodAffinityTerm] = []
+    for kind in (affinity.pod_affinity, affinity.pod_anti_affinity):
+        if kind is not None:
+            found += kind.required or ()
+            found += [one.pod_affinity_term for one in kind.preferred or () if one.pod_affinity_term is not None]
+    return found
 
 
 def _term_rules(pod: Pod, term: PodAffinityTerm, namespaces: Namespaces) -> Rules:
@@ -258,18 +291,33 @@ def _chosen_namespaces(pod: Pod, term: PodAffinityTerm, namespaces: Namespaces) 
 
 
 def _spread(pod: Pod, constraint: SpreadConstraint) -> Spread:
-    rules = label_rules(constraint.label_selector)
-    if constraint.label_selector is not None:
-        rules = (*rules, *_taken_over(constraint.match_label_keys, pod.metadata.labels or {}, Operator.IN))
     return Spread(
         level=constraint.topology_key,
         max_skew=constraint.max_skew,
-        # Here, unlike elsewhere, an empty selector counts no pods.
-        rules=joined(rules or (NEVER,), (LabelRule(NAMESPACE, Operator.IN, (pod.metadata.namespace,)),)),
+        rules=_counted(pod, constraint),
         min_domains=constraint.min_domains or 1,
         honour_labels=constraint.node_affinity_policy in (None, HONOUR),
         honour_taints=constraint.node_taints_policy == HONOUR,
     )
+
+
+def _soft_spread(pod: Pod, constraint: SpreadConstraint) -> SoftSpread:
+    return SoftSpread(
+        weight=SPREAD_WEIGHT,
+        level=constraint.topology_key,
+        rules=_counted(pod, constraint),
+        honour_labels=constraint.node_affinity_policy in (None, HONOUR),
+        honour_taints=constraint.node_taints_policy == HONOUR,
+    )
+
+
+def _counted(pod: Pod, constraint: SpreadConstraint) -> Rules:
+    """Which pods are to be spread."""
+    rules = label_rules(constraint.label_selector)
+    if constraint.label_selector is not None:
+        rules = (*rules, *_taken_over(constraint.match_label_keys, pod.metadata.labels or {}, Operator.IN))
+    # Here, unlike elsewhere, an empty selector counts no pods.
+    return joined(rules or (NEVER,), (LabelRule(NAMESPACE, Operator.IN, (pod.metadata.namespace,)),))
 
 
 def _surroundings(pod: Pod, namespaces: Namespaces) -> tuple[object, ...]:

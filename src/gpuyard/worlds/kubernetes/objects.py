@@ -93,9 +93,17 @@ class PodAffinityTerm(_Object, frozen=True, gc=False):
     mismatch_label_keys: list[str] | None = None
 
 
+class WeightedPodAffinityTerm(_Object, frozen=True, gc=False):
+    weight: int = 0
+    pod_affinity_term: PodAffinityTerm | None = None
+
+
 class PodAffinity(_Object, frozen=True, gc=False):
     required: list[PodAffinityTerm] | None = msgspec.field(
         name="requiredDuringSchedulingIgnoredDuringExecution", default=None
+    )
+    preferred: list[WeightedPodAffinityTerm] | None = msgspec.field(
+        name="preferredDuringSchedulingIgnoredDuringExecution", default=None
     )
 
 
