@@ -111,9 +111,19 @@ def _subject(reason: Reason, kind: str, otherwise: str) -> str:
 
 def _lacking(reason: Reason, place: str, ways_out: str) -> str:
     """Something is needed, less is there; who has it; what to do."""
-    need = f"needs {_amount(reason, reason.need)}{place}, {_number(reason, reason.have)} can be had"
+    need = f"needs {_amount(reason, reason.need)}{place}, {_obtainable(reason)}"
     holders = holders_text(reason)
     return f"{need}{'; ' + holders if holders else ''}: {ways_out}"
+
+
+def _obtainable(reason: Reason) -> str:
+    """`3 can be had`, or `79 can be had (0 free, 79 lent to others)`."""
+    free, borrowed = _number(reason, reason.have), _number(reason, reason.reclaimable)
+    if not reason.reclaimable:
+        return f"{free} can be had"
+    if reason.have + reason.reclaimable >= reason.need:
+        return f"{free} can be had; {borrowed} that others have borrowed would not make room for all of it"
+    return f"{_number(reason, reason.have + reason.reclaimable)} can be had ({free} free, {borrowed} lent to others)"
 
 
 def _placed(reason: Reason) -> str:
