@@ -188,6 +188,13 @@ def test_nodes_that_are_not_ready_or_cordoned() -> None:
     assert about(examined(*sound()), "nodes") == [(FAIL, "the cluster has no node")]
 
 
+def test_a_node_with_more_gpus_than_there_is_room_for() -> None:
+    (found,) = [one for one in examined(*sound(), a_node("wide", gpus=80)) if "wide offers" in one.what]
+    assert (found.verdict, found.about) == (WARN, "gpus")
+    assert found.what == "wide offers 80 GPUs, of which 18 stay unused: no more than 62 of a node are scheduled"
+    assert "make fewer" in found.fix
+
+
 def test_gpus_that_nobody_offers() -> None:
     dead = a_node("dead")
     dead["status"]["allocatable"] = {**dead["status"]["allocatable"], "nvidia.com/gpu": "0"}

@@ -329,6 +329,7 @@ class Scheduler:
                     told = self.cycles
                     self.teller.waiting(loop.last, self.world.held_jobs())
                     self.teller.queue_notes(self.picture.tree)
+                    self.teller.node_notes()
                 if written != self.cycles and self.statuses.write(loop):
                     written = self.cycles
 

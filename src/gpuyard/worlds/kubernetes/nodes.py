@@ -33,6 +33,8 @@ NVIDIA_MEMORY: Final = "nvidia.com/gpu.memory"
 AMD_MEMORY: Final = "amd.com/gpu.vram"
 """Of each GPU, as a quantity."""
 MIB: Final = 1 << 20
+CUT_FIX: Final = "where several of them are one GPU shared in time, have the device plugin make fewer of each"
+"""What to do about a node with more GPUs than there is room for."""
 
 
 def node_of(node: objects.Node, devices: Sequence[PublishedDevice] | None) -> Node:
@@ -55,6 +57,14 @@ def node_of(node: objects.Node, devices: Sequence[PublishedDevice] | None) -> No
 def cut_devices(node: objects.Node) -> int:
     """How many of its GPUs are left out, because a node of the model has no more room."""
     return max(0, _offered_gpus(node) - MAX_DEVICES_PER_NODE)
+
+
+def cut_text(left_out: int) -> str:
+    """What is told of such a node."""
+    most = MAX_DEVICES_PER_NODE
+    return (
+        f"offers {left_out + most} GPUs, of which {left_out} stay unused: no more than {most} of a node are scheduled"
+    )
 
 
 def _labels(node: objects.Node) -> dict[str, str]:
