@@ -21,10 +21,11 @@ from gpuyard.worlds.kubernetes import objects
 from gpuyard.worlds.kubernetes.devices import PublishedDevice
 from gpuyard.worlds.kubernetes.quantities import milli_down, units_down
 from gpuyard.worlds.kubernetes.requests import AMD, CPU, GPUS, LARGEST, MEMORY, MIG, is_other
-from gpuyard.worlds.kubernetes.selectors import GPU, NAME
+from gpuyard.worlds.kubernetes.selectors import CLUSTER, GPU, NAME
 
 HOSTNAME: Final = "kubernetes.io/hostname"
 PODS: Final = "pods"
+ALL: Final = "all"
 HARD: Final = ("NoSchedule", "NoExecute")
 SOFT: Final = "PreferNoSchedule"
 PRODUCT: Final = ("nvidia.com/gpu.product", "amd.com/gpu.product-name")
@@ -69,7 +70,7 @@ def cut_text(left_out: int) -> str:
 
 def _labels(node: objects.Node) -> dict[str, str]:
     name = node.metadata.name
-    labels = {HOSTNAME: name, **(node.metadata.labels or {}), NAME: name}
+    labels = {HOSTNAME: name, **(node.metadata.labels or {}), NAME: name, CLUSTER: ALL}
     return {**labels, GPU: AMD} if _offers_amd(node) else labels
 
 
