@@ -130,7 +130,7 @@ class NodeBook:
 
     def held(self, job: Job, task: Task) -> tuple[DeviceShare, ...]:
         """The devices a placed task holds, as they are booked."""
-        if not _is_nameless(task):
+        if task.shares or not _has_devices(task.request):
             return task.shares
         return self.assigned.get((job.id, task.id), ())
 
@@ -168,7 +168,7 @@ class NodeBook:
         """The quick look, which is enough for most nodes."""
         seen = count = 0
         for task, _ in self.tasks_on[position]:
-            if _is_nameless(task):
+            if not task.shares and _has_devices(task.request):
                 return False
             for share in task.shares:
                 seen |= 1 << share.device
@@ -201,7 +201,7 @@ class NodeBook:
                 transient = True
                 if task.state is TaskState.PROMISED:
                     continue
-            if _is_nameless(task):
+            if not task.shares and _has_devices(task.request):
                 nameless.append((job.id, task))
                 continue
             state.add(task.request, task.shares, frame)
@@ -219,7 +219,7 @@ class NodeBook:
         staying = [entry for entry in tasks if entry[0].state is not TaskState.FREEING]
         promised = TaskState.PROMISED
         for task, job in sorted(staying, key=lambda entry: (entry[0].state is promised, entry[1].id, entry[0].id)):
-            if task.state is promised and _is_nameless(task):
+            if task.state is promised and not task.shares and _has_devices(task.request):
                 self.assigned[job.id, task.id] = lowest_devices(state, frame, task.request)
             if task.state is not promised or self._can_be_kept(frame, state, job, task):
                 state.add(task.request, self.held(job, task), frame)
@@ -233,9 +233,9 @@ class NodeBook:
         return kept
 
 
-def _is_nameless(task: Task) -> bool:
-    """Whether it holds GPUs or slices of them, and its world does not say which."""
-    return not task.shares and bool(task.request.devices or task.request.mig)
+def _has_devices(request: Request) -> bool:
+    """Whether whoever asks so holds GPUs or slices of them, whether its world says which or not."""
+    return bool(request.devices or request.mig)
 
 
 def _count(request: Request) -> int:

@@ -14,10 +14,12 @@ from gpuyard.model.jobs import Where
 from gpuyard.model.quantities import GPU
 from gpuyard.model.reasons import Reason, Token
 from gpuyard.policies.policy import Step
-from gpuyard.scheduler.draft import Draft, Holding
+from gpuyard.scheduler.blocks import Block
+from gpuyard.scheduler.draft import Draft
 from gpuyard.scheduler.headroom import may_disturb
 from gpuyard.scheduler.jobbook import Waiter
 from gpuyard.scheduler.reclaim import Reclaim, ReclaimRules, Taken
+from gpuyard.scheduler.resources import GPU_AT
 
 MAX_COUNTED: Final = 1_000
 """Blocks counted off in one plan, over all jobs that are told; what lies beyond is not told."""
@@ -57,26 +59,32 @@ class TakenBack:
 
     def _counted(self, rules: ReclaimRules, wishes: tuple[Where, ...]) -> int:
         taken, total = Taken(rules), 0
+        nodes = self._draft.eligibility.nodes
+        anywhere = any(not where.gpu_models and nodes(where).all() for where in wishes)
         for giver in rules.givers.values():
             for block in rules.blocks_of(giver):
                 if not self._left or not taken.loses((block,)):
                     break
                 self._left -= 1
-                useful = sum(self._useful_milli(wishes, holding) for holding in block.holdings)
+                useful = block.amounts[GPU_AT] if anywhere else self._useful_milli(wishes, block)
                 if useful:
                     taken.take((block,))
                     total += useful
         return total
 
-    def _useful_milli(self, wishes: tuple[Where, ...], holding: Holding) -> int:
-        """What of a task's GPUs the job may use: on such nodes, of such models."""
-        devices = self._draft.nodes.frames[holding.position].devices
-        here = [where for where in wishes if self._draft.eligibility.nodes(where)[holding.position]]
+    def _useful_milli(self, wishes: tuple[Where, ...], block: Block) -> int:
+        """What of its GPUs the job may use: on such nodes, of such models."""
         return sum(
             share.gpu_milli
+            for holding in block.holdings
             for share in holding.shares
-            if any(not where.gpu_models or devices[share.device].model in where.gpu_models for where in here)
+            if any(self._may_use(where, holding.position, share.device) for where in wishes)
         )
+
+    def _may_use(self, where: Where, position: int, device: int) -> bool:
+        if not self._draft.eligibility.nodes(where)[position]:
+            return False
+        return not where.gpu_models or self._draft.nodes.frames[position].devices[device].model in where.gpu_models
 
 
 def _lacks_gpus(reason: Reason) -> bool:
