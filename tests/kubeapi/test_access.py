@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,14 @@ def _b64(content: bytes) -> str:
     return base64.b64encode(content).decode()
 
 
+def a_robot(user: Mapping[str, object]) -> dict[str, object]:
+    return {"users": [{"name": "robot", "user": user}]}
+
+
+def a_cluster(cluster: Mapping[str, object]) -> dict[str, object]:
+    return {"clusters": [{"name": "one", "cluster": {"server": "https://one:6443", **cluster}}]}
+
+
 def test_the_current_context(tmp_path: Path) -> None:
     found = read_kubeconfig(kubeconfig(tmp_path))
     assert (found.server, found.namespace, found.token) == ("https://one:6443", "team", "secret-token")
@@ -61,6 +70,81 @@ def test_certificates_beside_the_file(tmp_path: Path) -> None:
     assert read_kubeconfig(kubeconfig(tmp_path, clusters=clusters)).authority_pem == CA
 
 
+def test_everything_a_user_and_a_cluster_may_have(tmp_path: Path) -> None:
+    (tmp_path / "identity.key").write_bytes(b"key")
+    user = {"tokenFile": "token", "client-certificate-data": _b64(b"cert"), "client-key": "identity.key"}
+    changes = {**a_robot(user), **a_cluster({"tls-server-name": "inside", "disable-compression": True})}
+    found = read_kubeconfig(kubeconfig(tmp_path, **changes))
+    assert (found.token_file, found.server_name) == (tmp_path / "token", "inside")
+    assert (found.certificate_pem, found.key_pem) == (b"cert", b"key")
+
+
+def test_a_program_beside_the_file_is_told_of_the_cluster_where_it_asks_to_be(tmp_path: Path) -> None:
+    spec = {"command": "./bin/tool", "apiVersion": "client.authentication.k8s.io/v1", "provideClusterInfo": True}
+    extension = {"name": "client.authentication.k8s.io/exec", "extension": {"audience": "x"}}
+    changes = {
+        **a_robot({"exec": spec}),
+        **a_cluster({"certificate-authority-data": _b64(CA), "extensions": [extension]}),
+    }
+    program = read_kubeconfig(kubeconfig(tmp_path, **changes)).program
+    assert program is not None
+    assert program.command == (str(tmp_path / "bin/tool"),)
+    authority = {"certificate-authority-data": _b64(CA)}
+    assert program.about_cluster == {"server": "https://one:6443", **authority, "config": {"audience": "x"}}
+
+
+# ------------------------------------------------------------------------------------------------------- several files
+
+
+def several(folder: Path, monkeypatch: pytest.MonkeyPatch, **files: object) -> None:
+    """KUBECONFIG names them in this order; of None it names one that is not there."""
+    for name, content in files.items():
+        (folder / name).mkdir()
+        if content is not None:
+            (folder / name / "config").write_text(yaml.safe_dump(content) if content else "")
+    monkeypatch.setenv("KUBECONFIG", ":".join(str(folder / name / "config") for name in files))
+
+
+def a_part(server: str = "", current: str = "", **users: object) -> dict[str, object]:
+    clusters = [{"name": "one", "cluster": {"server": server, "certificate-authority": "ca.crt"}}] if server else []
+    context = {"cluster": "one", "user": "robot", "namespace": server.removeprefix("https://")}
+    return {
+        "clusters": clusters,
+        "contexts": [{"name": "it", "context": context}] if server else [],
+        "users": [{"name": name, "user": user} for name, user in users.items()],
+        "current-context": current,
+    }
+
+
+def test_of_several_files_the_first_that_says_something_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = a_part(robot={"token": "first"})
+    second = a_part("https://second", current="it", robot={"token": "second"})
+    third = a_part("https://third", current="other")
+    several(tmp_path, monkeypatch, a=first, b=None, c={}, d=second, e=third)
+    (tmp_path / "d" / "ca.crt").write_bytes(CA)
+    found = find_access()
+    assert (found.server, found.namespace, found.token) == ("https://second", "second", "first")
+    assert found.authority_pem == CA, "what a file names is looked for beside that file"
+
+
+def test_one_name_twice_and_empty_names_do_no_harm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = kubeconfig(tmp_path)
+    monkeypatch.setenv("KUBECONFIG", f":{path}:{path}:")
+    assert find_access().server == "https://one:6443"
+
+
+def test_where_none_of_several_files_is_there_all_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    several(tmp_path, monkeypatch, a=None, b=None)
+    with pytest.raises(InputError, match=r"KUBECONFIG names no file that is there: .*a/config, .*b/config"):
+        find_access()
+
+
+def test_what_is_wrong_names_the_file_it_stands_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    several(tmp_path, monkeypatch, a=a_part(current="it"), b=a_part("https://b"))
+    with pytest.raises(InputError, match=r"b/config: .*has no user \"robot\""):
+        find_access()
+
+
 @pytest.mark.parametrize(
     ("changes", "context", "words"),
     [
@@ -71,8 +155,20 @@ def test_certificates_beside_the_file(tmp_path: Path) -> None:
         ({"clusters": [{"name": "one", "cluster": {"server": "one:6443"}}]}, None, "no address of an API server"),
         ({"clusters": 7}, None, "is no kubeconfig"),
         ({"users": [{"name": "robot", "user": {"auth-provider": {"name": "gcp"}}}]}, None, "no longer has"),
-        ({"users": [{"name": "robot", "user": {"client-certificate-data": "!"}}]}, None, "not base64"),
-        ({"users": [{"name": "robot", "user": {"client-certificate": "gone.crt"}}]}, None, "gone.crt cannot be read"),
+        (a_robot({"password": "p"}), None, "no longer has"),
+        (a_robot({"client-certificate-data": "!", "client-key-data": "!"}), None, "not base64"),
+        (a_robot({"client-certificate": "gone.crt", "client-key": "k"}), None, "gone.crt cannot be read"),
+        (a_robot({"client-certificate": "c"}), None, "has a client-certificate and no client-key"),
+        (a_robot({"client-key-data": "eA=="}), None, "has a client-key and no client-certificate"),
+        (a_robot({"token": "t", "as": "admin"}), None, "acts as somebody else"),
+        (a_robot({"token": "t", "as-groups": ["system:masters"]}), None, "acts as somebody else"),
+        (a_robot({"exec": {"command": "tool", "interactiveMode": "Always"}}), None, "tool asks at a terminal"),
+        (a_cluster({"proxy-url": "http://proxy:3128"}), None, "proxy-url is set for https://one:6443"),
+        (
+            a_cluster({"insecure-skip-tls-verify": True, "certificate-authority-data": "eA=="}),
+            None,
+            "both insecure-skip-tls-verify and a certificate-authority",
+        ),
     ],
 )
 def test_a_bad_file_is_answered_with_what_is_wrong(

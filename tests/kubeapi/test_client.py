@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from gpuyard.errors import InputError, KubeRefusedError, KubeUnreachableError
+from gpuyard.errors import InputError, KubeError, KubeRefusedError, KubeUnreachableError
 from gpuyard.kubeapi import client as client_module
 from gpuyard.kubeapi.access import Access, Program
 from gpuyard.kubeapi.client import KubeClient
@@ -151,6 +151,29 @@ def test_a_program_that_fails_is_named(tmp_path: Path) -> None:
     program = Program((str(tool),), (), "client.authentication.k8s.io/v1beta1")
     with pytest.raises(Exception, match="gives no token: it ended with 3"):
         ask(Script(Answer(200, {})), lambda client: client.get("/x"), program=program)
+
+
+def test_a_program_hears_of_the_cluster_where_it_asks_to(tmp_path: Path) -> None:
+    tool = tmp_path / "tool"
+    tool.write_text(
+        '#!/bin/sh\ncase "$KUBERNETES_EXEC_INFO" in *\'"cluster": {"server": "https://x"}\'*) token=told;; esac\n'
+        'echo "{\\"status\\": {\\"token\\": \\"$token\\"}}"\n'
+    )
+    tool.chmod(0o755)
+    program = Program((str(tool),), (), "client.authentication.k8s.io/v1", {"server": "https://x"})
+    script = Script(Answer(200, {}))
+    ask(script, lambda client: client.get("/x"), program=program)
+    assert script.asked[0].headers["authorization"] == "Bearer told"
+
+
+def test_a_program_that_gives_a_certificate_or_is_not_there_is_told_apart(tmp_path: Path) -> None:
+    tool = tmp_path / "tool"
+    tool.write_text('#!/bin/sh\necho "{\\"status\\": {\\"clientCertificateData\\": \\"x\\"}}"\n')
+    tool.chmod(0o755)
+    for command, words in ((tool, "takes only tokens from programs"), (tmp_path / "none", "could not be started")):
+        program = Program((str(command),), (), "client.authentication.k8s.io/v1")
+        with pytest.raises(KubeError, match=words):
+            ask(Script(Answer(200, {})), lambda client: client.get("/x"), program=program)
 
 
 def test_paths() -> None:

@@ -188,6 +188,13 @@ def test_nodes_that_are_not_ready_or_cordoned() -> None:
     assert about(examined(*sound()), "nodes") == [(FAIL, "the cluster has no node")]
 
 
+def test_a_node_with_more_gpus_than_there_is_room_for() -> None:
+    (found,) = [one for one in examined(*sound(), a_node("wide", gpus=80)) if "wide offers" in one.what]
+    assert (found.verdict, found.about) == (WARN, "gpus")
+    assert found.what == "wide offers 80 GPUs, of which 18 stay unused: no more than 62 of a node are scheduled"
+    assert "make fewer" in found.fix
+
+
 def test_gpus_that_nobody_offers() -> None:
     dead = a_node("dead")
     dead["status"]["allocatable"] = {**dead["status"]["allocatable"], "nvidia.com/gpu": "0"}
@@ -249,6 +256,9 @@ def test_question_1_the_namespace() -> None:
     closed = a_queue("closed", parent="all", annotations={"gpuyard.io/namespaces": "others"})
     found = examined(*sound(), a_node(), closed, a_pod("p", queue="closed"))
     assert verdicts(found, "default/pod/p")["namespace"] == FAIL
+    vision = sound(a_namespace("vision"), a_queue("vision", parent="all"), a_node(), a_pod("p", namespace="vision"))
+    told = 'there is a queue "vision", as the namespace is called, and it is in queue "team"'
+    assert (WARN, told) in about(examined(*vision, namespace="vision"), "namespace")
     missing = examined(*sound(), namespace="nowhere")
     assert about(missing, "namespace") == [(FAIL, 'there is no namespace "nowhere"')]
 
@@ -267,6 +277,38 @@ def test_question_2_the_queue(queue: str, verdict: str, told: str) -> None:
     found = examined(*sound(), a_node(), a_queue("orphan", parent="nowhere"), a_pod("p", queue=queue))
     assert verdicts(found, "default/pod/p")["queue"] == verdict
     assert any(told in what for _, what in about(found, "queue"))
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"annotations": {"runai/queue": "team"}}, "runai/queue is an annotation of it, and is read as a label only"),
+        ({"labels": {"runai/queu": "team"}}, 'its label "runai/queu" is not one that names a queue'),
+        ({"labels": {"queue": "team"}}, 'its label "queue" is not one that names a queue'),
+        ({"labels": {"kai.scheduler/subgroup-name": "x", "app": "y"}}, ""),
+    ],
+)
+def test_question_2_what_looks_as_if_it_was_to_name_a_queue(given: dict[str, dict[str, str]], told: str) -> None:
+    found = examined(*sound(), a_node(), a_pod("p", queue="", **given))  # type: ignore[arg-type]
+    (_, *hints) = [what for verdict, what in about(found, "queue") if verdict == WARN]
+    assert hints == ([told] if told else [])
+    named = examined(*sound(), a_node(), a_pod("p", **given))  # type: ignore[arg-type]
+    assert not [what for verdict, what in about(named, "queue") if verdict == WARN]
+
+
+@pytest.mark.parametrize(
+    ("name", "what", "fix"),
+    [
+        ("kai-scheduler", 'its schedulerName is "kai-scheduler"', "--also kai-scheduler"),
+        ("gpuyrd", 'did you mean "gpuyard"?', "set spec.schedulerName"),
+        ("default-scheduler", "places pods that say gpuyard", "set spec.schedulerName"),
+    ],
+)
+def test_question_3_says_what_to_do_about_each_name(name: str, what: str, fix: str) -> None:
+    found = examined(*sound(), a_node(), a_pod("p", scheduler=name))
+    (told,) = [finding for finding in found if finding.verdict == FAIL]
+    assert what in told.what
+    assert fix in told.fix
 
 
 def test_question_3_the_scheduler() -> None:
@@ -302,7 +344,14 @@ def test_question_6_the_whole_gang() -> None:
     pods = [a_pod(f"w-{n}", 4, annotations={"pod-group-name": "g"}) for n in range(3)]
     crowded = examined(*sound(), a_node(), *group, *pods)
     assert verdicts(crowded, "default/podgroup/g")["gang"] == FAIL
-    assert any(what.startswith("3 pods start together, 12 GPUs at once") for _, what in about(crowded, "gang"))
+    (told,) = [finding for finding in crowded if finding.verdict == FAIL]
+    assert told.what.startswith(
+        "3 pods start together, 12 GPUs at once; 3 are there; needs 12 GPUs together, the whole"
+    )
+    assert told.fix == "free now: 8 GPUs, at most 8 on one node"
+    taken = examined(*sound(), a_node(), a_node("node-2"), a_pod("runs", 8, node="node-1"), *group, *pods)
+    (told,) = [finding for finding in taken if finding.verdict == FAIL]
+    assert told.what.startswith("3 pods start together, 12 GPUs at once; 3 are there; needs 12 GPUs, 8 can be had")
     incomplete = examined(*sound(), a_node(), *group, *pods[:2])
     assert about(incomplete, "gang") == [
         (FAIL, "its gang needs 3 tasks and has 2: submit the others, or lower its gang")

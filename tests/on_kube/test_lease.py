@@ -290,6 +290,41 @@ def test_alone_leads_until_it_stands_down() -> None:
     asyncio.run(do())
 
 
+def test_alone_shows_itself_on_the_lease_and_gives_it_back() -> None:
+    server = LeaseServer()
+
+    async def do(office: Office) -> None:
+        alone = Alone(Leadership(office.client, "sys", "hermit", print, annotations={"how": "so"}))
+        running = asyncio.create_task(alone.run())
+        await until(lambda: server.spec is not None)
+        assert server.asked[-1].body["metadata"]["annotations"] == {"how": "so"}
+        alone.stand_down()
+        await running
+        await alone.release()
+        assert (server.spec or {})["holderIdentity"] == ""
+
+    in_office(server, do)
+
+
+def test_alone_leads_though_somebody_else_keeps_the_lease_and_leaves_it_to_them() -> None:
+    server = LeaseServer()
+
+    async def do(office: Office) -> None:
+        leader = office.candidate("leader")
+        await until(leader.holds)
+        alone = Alone(Leadership(office.client, "sys", "hermit", print))
+        running = asyncio.create_task(alone.run())
+        await asyncio.sleep(0.2)
+        assert (alone.holds(), leader.holds()) == (True, True)
+        assert (server.spec or {})["holderIdentity"] == "leader"
+        alone.stand_down()
+        await running
+        await alone.release()
+        assert (server.spec or {})["holderIdentity"] == "leader"
+
+    in_office(server, do)
+
+
 @pytest.mark.parametrize("spec", [None, {"holderIdentity": ""}, {"holderIdentity": "dead", "leaseDurationSeconds": 1}])
 def test_a_lease_that_nobody_keeps_is_not_held(spec: dict[str, Any] | None) -> None:
     async def do(office: Office) -> None:

@@ -250,6 +250,7 @@ def things() -> Iterator[dict[str, Any]]:
             "apiVersion": f"{one.group}/{one.version}",
             "kind": one.plural.capitalize(),
             "metadata": {"name": "one", "namespace": SPACE},
+            "spec": {"podName": "in-group"},
         }
 
 

@@ -95,6 +95,8 @@ def test_slices_are_shown_on_the_gpus_they_lie_on() -> None:
     pod["spec"]["containers"][0]["resources"]["limits"] = {"nvidia.com/mig-3g.40gb": "1"}
     (gpu,) = gpus_of(read(*a_team(), node, pod)).values()
     assert (holders(gpu), gpu.free_milli) == (["default/slice"], 1000 - 429)
+    (gpu,) = gpus_of(read(*a_team(), node, pod, published("node-1", {}, count=0))).values()
+    assert not gpu.named, "which slice a pod has is not followed, whoever tells of devices"
 
 
 def test_pods_that_are_over_or_wait_hold_nothing() -> None:

@@ -26,6 +26,7 @@ from gpuyard.kubeapi.moments import ms_of
 from gpuyard.model.findings import FAIL, OK, WARN, Finding
 from gpuyard.model.quantities import GPU, MILLI, format_milli
 from gpuyard.model.text import duration_text
+from gpuyard.worlds.kubernetes.nodes import CUT_FIX, cut_text
 from gpuyard.worlds.kubernetes.priorities import BUILT_IN
 from gpuyard.worlds.kubernetes.quantities import units_down
 from gpuyard.worlds.kubernetes.queues import DEFAULT_QUEUE
@@ -249,6 +250,8 @@ def _gpus(cluster: Cluster) -> Iterator[Finding]:
     if idle:
         what = f"{len(idle)} with GPUs offer none of them: {_named(idle)}; their device plugin does not run"
         yield Finding(WARN if offered else FAIL, "gpus", what, f"kubectl describe node {idle[0]}")
+    for name, left_out in list(cluster.picture.cut.items())[:MAX_NAMED]:
+        yield Finding(WARN, "gpus", f"{name} {cut_text(left_out)}", CUT_FIX)
     gpus = list(gpu_objects(cluster))
     yield from _free(gpus)
     yield from _told(cluster, offered, gpus)

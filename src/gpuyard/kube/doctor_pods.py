@@ -7,6 +7,7 @@ next plan of the scheduler says, so that a pod whose every check is well does st
 from __future__ import annotations
 
 from collections.abc import Iterator
+from difflib import get_close_matches
 from functools import cached_property
 from typing import Final
 
@@ -18,7 +19,7 @@ from gpuyard.model.explanation import QueueStanding, Standing
 from gpuyard.model.findings import FAIL, OK, WARN, Finding
 from gpuyard.model.jobs import Job, TaskState
 from gpuyard.model.quantities import GPU, MILLI
-from gpuyard.model.reasons import NODES, TASKS, Reason, Token
+from gpuyard.model.reasons import CLUSTER, NODES, TASKS, Reason, Token
 from gpuyard.model.text import amount_text, queue_text, rank_text, reason_text
 from gpuyard.scheduler.explain import JobStand, rank_of, standings, stands_on
 from gpuyard.worlds.kubernetes.grouping import PRIORITY_CLASS, Grouping
@@ -30,6 +31,10 @@ from gpuyard.worlds.kubernetes.requests import asked_by
 
 MAX_JOBS: Final = 20
 MAX_CHILDREN_NAMED: Final = 5
+NEARLY: Final = 0.85
+"""How much alike a label must be to one that is read, of 1, to have been meant as that."""
+UNNAMED: Final = "no label"
+"""How it is said that nothing names the queue of a job."""
 QUOTA: Final = frozenset({Token.OVER_LIMIT, Token.OVER_QUOTA})
 ROOM: Final = frozenset(
     {Token.NO_MATCHING_NODE, Token.TOO_LARGE, Token.NOT_ENOUGH, Token.FRAGMENTED, Token.NO_DOMAIN, Token.RESERVED}
@@ -145,6 +150,8 @@ class _Doctor:
         yield from self._held(id)
         yield from self._namespace(id, form)
         yield from self._queue(form)
+        if form.queue_from.startswith(UNNAMED):
+            yield from self._meant_as_queue(records)
         yield self._scheduler(records)
         yield from self._priority(records)
         yield from self._quota(form, job, stand)
@@ -172,6 +179,9 @@ class _Doctor:
         whom = "lists it" if form.queue in picture.tree.namespaces else "is open to every namespace"
         open_to = f', and queue "{form.queue}" {whom}' if form.queue in picture.queues else ""
         yield Finding(OK, "namespace", f'"{namespace}" exists{open_to}')
+        if namespace != form.queue and namespace in picture.tree.leaves:
+            what = f'there is a queue "{namespace}", as the namespace is called, and it is in queue "{form.queue}"'
+            yield Finding(WARN, "namespace", what, "if that is not meant, change the label that names its queue")
 
     def _queue(self, form: Grouping) -> Iterator[Finding]:
         """Question 2: it is named, exists, may hold pods, and stands in a tree."""
@@ -194,9 +204,23 @@ class _Doctor:
             return
         above = " below ".join(_above(tree.parents, name))
         yield Finding(OK, "queue", f'"{name}" ({form.queue_from}){f", below {above}" if above else ""}')
-        if name == DEFAULT_QUEUE and form.queue_from.startswith("no label"):
+        if name == DEFAULT_QUEUE and form.queue_from.startswith(UNNAMED):
             yield Finding(WARN, "queue", "it names no queue", _label_it(self._cluster.settings.queue_label))
         yield from (Finding(WARN, "queue", f'"{note.queue}": {note.message}') for note in notes)
+
+    def _meant_as_queue(self, records: list[PodRecord]) -> Iterator[Finding]:
+        """Of pods that name no queue: what looks as if it was to name one."""
+        known = (self._cluster.settings.queue_label, FORMER_QUEUE_LABEL)
+        said: dict[str, str] = {}
+        for record in records:
+            metadata = record.pod.metadata
+            for key in known:
+                if key in (metadata.annotations or {}):
+                    said[f"{key} is an annotation of it, and is read as a label only"] = f"make {key} a label"
+            for key in metadata.labels or {}:
+                if key.rpartition("/")[2] == "queue" or get_close_matches(key, known, n=1, cutoff=NEARLY):
+                    said[f'its label "{key}" is not one that names a queue'] = f"call it {' or '.join(known)}"
+        yield from (Finding(WARN, "queue", what, fix) for what, fix in said.items())
 
     def _scheduler(self, records: list[PodRecord]) -> Finding:
         """Question 3."""
@@ -223,7 +247,7 @@ class _Doctor:
 
     def _room(self, job: Job, stand: JobStand) -> Iterator[Finding]:
         """Question 5: whether nodes have room for it."""
-        short = [reason for reason in stand.blockers if reason.token in ROOM and not _of_gang(reason)]
+        short = [reason for reason in stand.blockers if reason.token in ROOM and not _of_gang(reason, job)]
         yield from (Finding(FAIL, "nodes", reason_text(reason), self._free()) for reason in short)
         if short:
             return
@@ -243,17 +267,21 @@ class _Doctor:
         least = job.group.fewest_tasks
         if least <= 1:
             return
-        lacking = [reason for reason in stand.blockers if _of_gang(reason)]
-        yield from (Finding(FAIL, "gang", reason_text(reason)) for reason in lacking)
-        if any(reason.token is Token.GANG_INCOMPLETE for reason in lacking):
+        lacking = [reason for reason in stand.blockers if _of_gang(reason, job)]
+        incomplete = [reason for reason in lacking if reason.token is Token.GANG_INCOMPLETE]
+        if incomplete:
+            yield from (Finding(FAIL, "gang", reason_text(reason)) for reason in incomplete)
             return
         at_once = f"{least} pods start together, {amount_text(GPU, _asked(job, least))} at once"
+        there = f"{at_once}; {len(job.tasks)}{f' of {form.wanted}' if form.wanted else ''} are there"
         crowded = bool(lacking) or any(reason.token in ROOM for reason in stand.blockers)
-        there = f"{len(job.tasks)}{f' of {form.wanted}' if form.wanted else ''} are there"
-        yield Finding(FAIL if crowded else OK, "gang", f"{at_once}; {there}", self._free() if crowded else "")
+        # What is missing in all says more than how many pods would find a place.
+        told = sorted(lacking, key=lambda reason: reason.resource in (TASKS, NODES))[:1]
+        what = "; ".join([there, *map(reason_text, told)])
+        yield Finding(FAIL if crowded else OK, "gang", what, self._free() if crowded else "")
 
     def _turn(self, id: str, stand: JobStand) -> Iterator[Finding]:
-        others = [one for one in stand.blockers if one.token not in QUOTA | ROOM and not _of_gang(one)]
+        others = [one for one in stand.blockers if one.token not in QUOTA | ROOM | {Token.GANG_INCOMPLETE}]
         known = Token.QUEUE_MISSING
         yield from (Finding(WARN, "turn", reason_text(reason)) for reason in others if reason.token is not known)
         rank = rank_of(self._cluster.ledger, id)
@@ -273,8 +301,12 @@ def _above(parents: dict[str, str], name: str) -> Iterator[str]:
         yield name
 
 
-def _of_gang(reason: Reason) -> bool:
-    return reason.token is Token.GANG_INCOMPLETE or reason.resource in (TASKS, NODES)
+def _of_gang(reason: Reason, job: Job) -> bool:
+    """Whether it is about all of a gang at once; each of its pods might have a place."""
+    if reason.token is Token.GANG_INCOMPLETE or reason.resource in (TASKS, NODES):
+        return True
+    in_all = reason.token is Token.NOT_ENOUGH or (reason.token is Token.TOO_LARGE and reason.subject == CLUSTER)
+    return in_all and job.group.fewest_tasks > 1
 
 
 def _asked(job: Job, least: int = 0) -> int:

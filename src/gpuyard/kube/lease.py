@@ -226,9 +226,13 @@ class Leadership:
 
 
 class Alone:
-    """For whoever runs without an election: always leads."""
+    """For whoever runs without an election: always leads.
 
-    def __init__(self) -> None:
+    The lease it keeps where nobody else does, so that people can see who schedules, and how it was started.
+    """
+
+    def __init__(self, shown: Leadership | None = None) -> None:
+        self._shown = shown
         self.gained = asyncio.Event()
         self.gained.set()
         self.gained_at_ms = 0
@@ -240,13 +244,17 @@ class Alone:
         return not self._stood_down
 
     async def run(self) -> None:
-        await asyncio.Event().wait()
+        if self._shown is not None:
+            await self._shown.run()
 
     def stand_down(self) -> None:
         self._stood_down = True
+        if self._shown is not None:
+            self._shown.stand_down()
 
     async def release(self) -> None:
-        return
+        if self._shown is not None:
+            await self._shown.release()
 
 
 async def is_held(client: KubeClient, namespace: str, name: str) -> str:

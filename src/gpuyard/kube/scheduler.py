@@ -81,11 +81,9 @@ class Scheduler:
         self._log = log
         self.picture = Picture(options.settings)
         told = {ANNOTATION: published_text(options.settings, options.policy)}
-        self.leadership = (
-            Leadership(client, options.settings.namespace, options.identity, say, annotations=told)
-            if options.elect
-            else Alone()
-        )
+        namespace, told_by = options.settings.namespace, say if options.elect else _silently
+        election = Leadership(client, namespace, options.identity, told_by, annotations=told)
+        self.leadership: Leadership | Alone = election if options.elect else Alone(election)
         rate = Rate(options.per_second, options.burst)
         self.writer = Writer(client, rate, options.settings.namespace, self, self.leadership.holds)
         self.teller = Teller(client, self.writer, self.picture, options.identity, wall_ms)
@@ -329,6 +327,7 @@ class Scheduler:
                     told = self.cycles
                     self.teller.waiting(loop.last, self.world.held_jobs())
                     self.teller.queue_notes(self.picture.tree)
+                    self.teller.node_notes()
                 if written != self.cycles and self.statuses.write(loop):
                     written = self.cycles
 
@@ -372,3 +371,7 @@ class Scheduler:
         self.world.eviction_failed(write, why, forbidden=forbidden)
         self.teller.eviction_failed(write, why)
         self._wake.set()
+
+
+def _silently(line: str) -> None:
+    """Whoever runs without an election does not hear how one goes."""

@@ -141,7 +141,9 @@ class _Map:
 
     def objects(self) -> Iterator[GpuObject]:
         for index, device in enumerate(self._node.devices):
-            yield _gpu(self._node.name, index, device, tuple(self._holders[index]), self._named)
+            # Which slice of which GPU a pod has is not followed: there are as many on the node as it says.
+            named = self._named and not device.mig
+            yield _gpu(self._node.name, index, device, tuple(self._holders[index]), named)
 
     def _assumed(self, task: Task) -> Iterator[DeviceShare]:
         """The lowest that are free, as the scheduler reckons while nobody tells."""

@@ -22,7 +22,7 @@ from gpuyard.scheduler.explain import explain_on
 from gpuyard.worlds.kubernetes.grouping import Grouping
 from gpuyard.worlds.kubernetes.objects import Condition, Pod
 from gpuyard.worlds.kubernetes.podrecord import OVER, PodRecord
-from gpuyard.worlds.kubernetes.settings import QUEUE_LABEL
+from gpuyard.worlds.kubernetes.settings import KAI_SCHEDULER, QUEUE_LABEL
 
 MAX_NAMED: Final = 10
 GATED: Final = "Gated"
@@ -168,11 +168,18 @@ def _is_ours(cluster: Cluster, pod: Pod) -> bool:
 # --------------------------------------------------------------------------------------------- pods of other schedulers
 
 
+UNNAMED_SCHEDULER: Final = "default-scheduler"
+
+
 def other_scheduler(cluster: Cluster, pod: Pod) -> Hold:
     """Why a pod is not ours to place."""
     ours = " or ".join(cluster.settings.schedulers)
-    text = f'its schedulerName is "{pod.spec.scheduler_name}", and this scheduler places pods that say {ours}'
-    return Hold(OTHER, text, (pod.metadata.name,), FIXES[OTHER])
+    name = pod.spec.scheduler_name
+    # The default is what a pod has that names none: nobody has mistyped it.
+    close = did_you_mean(name, cluster.settings.schedulers) if name != UNNAMED_SCHEDULER else ""
+    text = f'its schedulerName is "{name}", and this scheduler places pods that say {ours}{close}'
+    also = f", or start the scheduler with --also {KAI_SCHEDULER}" if name == KAI_SCHEDULER else ""
+    return Hold(OTHER, text, (pod.metadata.name,), f"{FIXES[OTHER]}{also}")
 
 
 def _of_another(cluster: Cluster, pod: Pod) -> PodAnswer:

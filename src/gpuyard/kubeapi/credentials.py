@@ -22,6 +22,7 @@ from gpuyard.platform.commands import run
 TOKEN_FILE_MS: Final = 60_000
 """How long a token from a file is used before it is read again; the kubelet renews it long before it ends."""
 PROGRAM_S: Final = 60.0
+_ENDINGS: Final = {124: f"it did not end within {PROGRAM_S:g} s", 127: "it could not be started"}
 PROGRAM_VERSIONS: Final = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
 
 
@@ -70,16 +71,24 @@ def _of_program(access: Access) -> str:
     done = run(program.command, timeout_s=PROGRAM_S, env=_environment(program))
     try:
         answer, _ = json.JSONDecoder().raw_decode(done.output[done.output.index("{") :])
-        token = answer["status"]["token"]
-        assert isinstance(token, str)
-    except (ValueError, KeyError, TypeError, AssertionError):
-        why = f"it ended with {done.code}" if done.code else "it printed none"
+        status = answer["status"]
+        token = status.get("token")
+        assert isinstance(token, str) or "clientCertificateData" in status
+    except (ValueError, KeyError, TypeError, AttributeError, AssertionError):
+        ended = _ENDINGS.get(done.code, f"it ended with {done.code}")
+        why = ended if done.code else "it printed none"
         raise KubeError(f"{program.command[0]} gives no token: {why}", fix="run it by hand to see why") from None
+    if not isinstance(token, str):
+        what = f"{program.command[0]} gives a client certificate, and gpuyard takes only tokens from programs"
+        raise KubeError(what, fix="have it give a token, or write a certificate into the kubeconfig")
     return token
 
 
 def _environment(program: Program) -> dict[str, str]:
-    about = {"kind": "ExecCredential", "apiVersion": program.version, "spec": {"interactive": False}}
+    spec: dict[str, object] = {"interactive": False}
+    if program.about_cluster is not None:
+        spec["cluster"] = program.about_cluster
+    about = {"kind": "ExecCredential", "apiVersion": program.version, "spec": spec}
     return {**os.environ, "KUBERNETES_EXEC_INFO": json.dumps(about), **dict(program.environment)}
 
 

@@ -78,5 +78,7 @@ class Reason(msgspec.Struct, frozen=True, gc=False):
     shortfall: int = 0
     """How far below what it is owed this takes a queue, because a gang goes as a whole; in the unit of `resource`
     (where that is one model of GPUs: of GPUs of any model)."""
+    reclaimable: int = 0
+    """Of what is missing, how much others who borrowed would have to give back; they do not, as it is not enough."""
     never: bool = False
     """True where waiting alone cannot help: the cluster or the job must change."""

@@ -111,9 +111,18 @@ def _subject(reason: Reason, kind: str, otherwise: str) -> str:
 
 def _lacking(reason: Reason, place: str, ways_out: str) -> str:
     """Something is needed, less is there; who has it; what to do."""
-    need = f"needs {_amount(reason, reason.need)}{place}, {_number(reason, reason.have)} can be had"
+    need = f"needs {_amount(reason, reason.need)}{place}, {_obtainable(reason)}"
     holders = holders_text(reason)
     return f"{need}{'; ' + holders if holders else ''}: {ways_out}"
+
+
+def _obtainable(reason: Reason) -> str:
+    """`3 can be had`, or `79 can be had (0 free, 79 lent to others)`."""
+    free, lent, both = reason.have, _number(reason, reason.reclaimable), reason.have + reason.reclaimable
+    if reason.reclaimable and both < reason.need:
+        return f"{_number(reason, both)} can be had ({_number(reason, free)} free, {lent} lent to others)"
+    crowded = f"; {lent} that others have borrowed would not make room for all of it" if reason.reclaimable else ""
+    return f"{_number(reason, free)} can be had{crowded}"
 
 
 def _placed(reason: Reason) -> str:
@@ -133,9 +142,8 @@ def _queue_missing(reason: Reason) -> str:
 def _gang_incomplete(reason: Reason) -> str:
     whose = _subject(reason, "group", "its gang")
     if reason.resource:
-        return (
-            f"{whose} starts together or not at all, and {_amount(reason, reason.need)} do not all fit: ask for fewer"
-        )
+        together = f"{whose} starts together or not at all"
+        return f"{together}, and {_amount(reason, reason.need)} do not all fit: ask for fewer"
     return f"{whose} needs {reason.need} tasks and has {reason.have}: submit the others, or lower its gang"
 
 
@@ -146,10 +154,8 @@ def _only(reason: Reason) -> str:
 def _over_limit(reason: Reason) -> str:
     whose = _subject(reason, "queue", "its queue")
     room = f"needs {_amount(reason, reason.need)}, and {whose} may take {_only(reason)} more"
-    ways_out = (
-        "raise the limit, or ask for fewer" if reason.never else "wait for jobs of that queue, or raise its limit"
-    )
-    return f"{room} under its limit: {ways_out}"
+    wait = "wait for jobs of that queue, or raise its limit"
+    return f"{room} under its limit: {'raise the limit, or ask for fewer' if reason.never else wait}"
 
 
 def _over_quota(reason: Reason) -> str:
@@ -180,9 +186,8 @@ def _forbidden_nodes(reason: Reason) -> str:
 
 def _too_large(reason: Reason) -> str:
     if reason.resource == NODES:
-        return (
-            f"{_nodes_needed(reason)}, the cluster has {reason.have}: waiting cannot help; ask for less, or add nodes"
-        )
+        nodes = f"{_nodes_needed(reason)}, the cluster has {reason.have}"
+        return f"{nodes}: waiting cannot help; ask for less, or add nodes"
     if reason.subject == CLUSTER:
         size = f"needs {_amount(reason, reason.need)} together, the whole cluster has {_number(reason, reason.have)}"
         return f"{size} it could use: waiting cannot help; ask for fewer, or add nodes"
@@ -372,8 +377,8 @@ def explanation_text(explanation: Explanation) -> str:
 
 def rank_text(rank: Rank) -> str:
     """`3rd of 8 jobs of queue "ads" that want a place; before it: a, b`."""
-    place = f'{_ordinal(rank.position)} of {rank.waiting} {_jobs(rank.waiting)} of queue "{rank.queue}"'
-    want = "wants" if rank.waiting == 1 else "want"
+    jobs, want = ("job", "wants") if rank.waiting == 1 else ("jobs", "want")
+    place = f'{_ordinal(rank.position)} of {rank.waiting} {jobs} of queue "{rank.queue}"'
     ahead = f"; before it: {names_text(rank.ahead, rank.position - 1)}" if rank.ahead else ""
     return f"{place} that {want} a place{ahead}"
 
@@ -588,10 +593,6 @@ def _ordinal(number: int) -> str:
 
 def _tasks(count: int) -> str:
     return "task" if count == 1 else "tasks"
-
-
-def _jobs(count: int) -> str:
-    return "job" if count == 1 else "jobs"
 
 
 def _milli(amount_milli: int) -> str:

@@ -65,7 +65,7 @@ class Company(Presence):
         """What rules there are about a task, its own and those of others, in short."""
         for rule in task.request.where.neighbours:
             word = "apart from" if rule.apart else "near"
-            yield f"{word} {_tasks_text(Condition.of(rule))} by {rule.level}"
+            yield f"{word} {_tasks_text(Condition.of(rule))} by {rule.level.removeprefix(OWN_LABEL)}"
         for spread in task.request.where.spreads:
             yield f"evenly with {_tasks_text(Condition.of(spread))} by {spread.level}"
         shunning = [one for kind in self._neighbours.of(job, task) for one in kind.apart.values()]

@@ -21,10 +21,9 @@ def choose(
     """
     shares: tuple[DeviceShare, ...] = ()
     if request.mig:
-        slices = _slices(request, frame, states)
-        if slices is None:
+        shares, missing = _slices(request, frame, states)
+        if missing:
             return None
-        shares = slices
     if not request.devices:
         return shares
     if request.whole:
@@ -35,9 +34,16 @@ def choose(
 
 
 def lowest_devices(state: NodeState, frame: NodeFrame, request: Request) -> tuple[DeviceShare, ...]:
-    """For a task whose world does not say which devices it holds: the lowest free ones."""
+    """For a task whose world does not say which devices it holds: the lowest free ones.
+
+    Where there are too few, as when one that it holds has fallen ill, it holds all there are.
+    """
     chosen = choose(request, frame, (state,), frame.whole_mask, DevicePlacement.PACK)
-    return chosen or ()
+    if chosen is not None:
+        return chosen
+    shares, _ = _slices(request, frame, (state,))
+    free = (frame.whole_mask & state.free).bit_count() if request.whole else 0
+    return (*shares, *(whole(min(request.devices, free), frame, (state,), frame.whole_mask) if free else ()))
 
 
 def whole(count: int, frame: NodeFrame, states: tuple[NodeState, ...], allowed: int) -> tuple[DeviceShare, ...]:
@@ -75,8 +81,10 @@ def _closest(count: int, free: int, kinds: tuple[tuple[int, ...], ...]) -> int:
     return gathered
 
 
-def _slices(request: Request, frame: NodeFrame, states: tuple[NodeState, ...]) -> tuple[DeviceShare, ...] | None:
+def _slices(request: Request, frame: NodeFrame, states: tuple[NodeState, ...]) -> tuple[tuple[DeviceShare, ...], int]:
+    """The slices it would get, and how many there are too few."""
     shares: list[DeviceShare] = []
+    missing = 0
     models = request.where.gpu_models
     for profile, count in request.mig:
         for device in sorted(device for name, device in states[0].mig if name == profile):
@@ -86,9 +94,8 @@ def _slices(request: Request, frame: NodeFrame, states: tuple[NodeState, ...]) -
             taken = min(count, max(left, 0))
             shares += [DeviceShare(device, 0, 0, profile)] * taken
             count -= taken
-        if count:
-            return None
-    return tuple(shares)
+        missing += count
+    return tuple(shares), missing
 
 
 def _parts(

@@ -25,6 +25,7 @@ from gpuyard.scheduler.jobbook import Waiter
 from gpuyard.scheduler.measures import Measure, measures
 from gpuyard.scheduler.placement import Placer
 from gpuyard.scheduler.reserve import Reserve
+from gpuyard.scheduler.taken_back import TakenBack
 from gpuyard.scheduler.topology import within
 
 MAX_HOLDERS: Final = 3
@@ -35,6 +36,7 @@ MAX_VALUES: Final = 5
 def say_why(draft: Draft) -> None:
     """Give everyone who was left waiting their reasons, with the numbers of the finished plan."""
     alike: dict[object, tuple[Reason, ...]] = {}
+    taken_back = TakenBack(draft)
     for left in draft.left:
         waiter = left.waiter
         withheld = draft.withheld.get(waiter.job.id)
@@ -43,17 +45,20 @@ def say_why(draft: Draft) -> None:
             continue
         reasons = blockers(draft.queues, waiter.leaf, waiter.at_least, waiter.firm)
         if not reasons and draft.reserved is not None:
-            _say_why_beside(draft, draft.reserved, left, alike)
+            _say_why_beside(draft, draft.reserved, left, alike, taken_back)
             continue
         if not reasons:
             known = alike.get(waiter.signature) if not draft.queues.resources.by_model else None
-            reasons = alike[waiter.signature] = known or why_it_does_not_fit(draft, waiter)
+            alike[waiter.signature] = known or why_it_does_not_fit(draft, waiter)
+            reasons = taken_back.told(waiter, alike[waiter.signature])
         if not any(reason.never for reason in reasons):
             reasons += delayed(draft, waiter)
         draft.leave_waiting(waiter.job.queue, left.jobs, reasons)
 
 
-def _say_why_beside(draft: Draft, reserved: Reserve, left: Left, alike: dict[object, tuple[Reason, ...]]) -> None:
+def _say_why_beside(
+    draft: Draft, reserved: Reserve, left: Left, alike: dict[object, tuple[Reason, ...]], taken_back: TakenBack
+) -> None:
     """Jobs of one line may end before a start that is kept, or after it: each kind has its own reasons."""
     for ids in reserved.by_bound(left):
         waiter = left.waiter if left.waiter.job.id == ids[0] else draft.ledger.lines.waiters[ids[0]]
@@ -62,7 +67,7 @@ def _say_why_beside(draft: Draft, reserved: Reserve, left: Left, alike: dict[obj
         if reasons is None:
             head = reserved.held_back_by(waiter)
             kept = (Reason(Token.RESERVED, beneficiary=head),) if head else ()
-            reasons = alike[kind] = kept or why_it_does_not_fit(draft, waiter)
+            reasons = alike[kind] = kept or taken_back.told(waiter, why_it_does_not_fit(draft, waiter))
         draft.leave_waiting(waiter.job.queue, ids, reasons)
 
 

@@ -131,7 +131,7 @@ class NodeBook:
 
     def held(self, job: Job, task: Task) -> tuple[DeviceShare, ...]:
         """The devices a placed task holds, as they are booked."""
-        if task.shares or not task.request.devices:
+        if task.shares or not _has_devices(task.request):
             return task.shares
         return self.assigned.get((job.id, task.id), ())
 
@@ -169,7 +169,7 @@ class NodeBook:
         """The quick look, which is enough for most nodes."""
         seen = count = 0
         for task, _ in self.tasks_on[position]:
-            if not task.shares and task.request.devices:
+            if not task.shares and _has_devices(task.request):
                 return False
             for share in task.shares:
                 seen |= 1 << share.device
@@ -202,7 +202,7 @@ class NodeBook:
                 transient = True
                 if task.state is TaskState.PROMISED:
                     continue
-            if not task.shares and task.request.devices:
+            if not task.shares and _has_devices(task.request):
                 nameless.append((job.id, task))
                 continue
             state.add(task.request, task.shares, frame)
@@ -220,7 +220,7 @@ class NodeBook:
         staying = [entry for entry in tasks if entry[0].state is not TaskState.FREEING]
         promised = TaskState.PROMISED
         for task, job in sorted(staying, key=lambda entry: (entry[0].state is promised, entry[1].id, entry[0].id)):
-            if task.state is promised and not task.shares and task.request.devices:
+            if task.state is promised and not task.shares and _has_devices(task.request):
                 self.assigned[job.id, task.id] = lowest_devices(state, frame, task.request)
             if task.state is not promised or self._can_be_kept(frame, state, job, task):
                 state.add(task.request, self.held(job, task), frame)
@@ -230,9 +230,19 @@ class NodeBook:
         shares = self.held(job, task)
         usable = is_open_to(frame.node, task.request.where.tolerations)
         usable = usable and all(share.mig or frame.whole_mask >> share.device & 1 for share in shares)
-        kept = usable and len(shares) >= task.request.devices and state.holds(task.request, shares)
+        kept = usable and len(shares) >= _count(task.request) and state.holds(task.request, shares)
         (self._broken.discard if kept else self._broken.add)((job.id, task.id))
         return kept
+
+
+def _has_devices(request: Request) -> bool:
+    """Whether whoever asks so holds GPUs or slices of them, whether its world says which or not."""
+    return bool(request.devices or request.mig)
+
+
+def _count(request: Request) -> int:
+    """Shares that a task with this request has."""
+    return request.devices + sum([count for _, count in request.mig])
 
 
 class _LaterStates(Sequence[NodeState]):

@@ -50,12 +50,13 @@ class Reclaim:
 
     def attempt(self, waiter: Waiter, everyone: Everyone) -> bool:
         """Place a job by taking back what its queue is owed."""
-        if not self._within_fair_share(waiter):
+        if not self.within_fair_share(waiter):
             return False
         rules = ReclaimRules(self, waiter)
         return rules.could_be_enough() and Search(self.draft, waiter, rules, everyone).run()
 
-    def _within_fair_share(self, waiter: Waiter) -> bool:
+    def within_fair_share(self, waiter: Waiter) -> bool:
+        """Whether its queue would hold no more than its fair share with it: else nobody gives anything back."""
         held, fair = self.draft.queues.held[waiter.leaf], self.draft.shares[waiter.leaf]
         return all(held[at] + amount <= fair[at] for at, amount in enumerate(waiter.asked) if amount)
 
@@ -154,7 +155,7 @@ class ReclaimRules:
     def blocks(self) -> Iterator[Block]:
         """Queue by queue as each is most above what it should have, once those before are gone."""
         taken = Taken(self)
-        heads = {leaf: self._blocks_of(giver) for leaf, giver in self.givers.items()}
+        heads = {leaf: self.blocks_of(giver) for leaf, giver in self.givers.items()}
         ready = {leaf: block for leaf, blocks in heads.items() if (block := next(blocks, None)) is not None}
         while len(ready) > 1:
             leaf = self._next_leaf(ready, taken)
@@ -170,7 +171,8 @@ class ReclaimRules:
             yield block
             yield from heads[leaf]
 
-    def _blocks_of(self, giver: Giver) -> Iterator[Block]:
+    def blocks_of(self, giver: Giver) -> Iterator[Block]:
+        """What one queue gives, in its order."""
         return in_yielding_order(self.draft, self.step.blocks, giver.leaf, giver.min_runtime_ms)
 
     def _next_leaf(self, ready: dict[int, Block], taken: Taken) -> int:
@@ -191,7 +193,7 @@ class ReclaimRules:
         return here
 
     def alternatives(self, last: Block) -> Iterator[Block]:
-        return same_rank(self._blocks_of(self.givers[last.leaf]), last)
+        return same_rank(self.blocks_of(self.givers[last.leaf]), last)
 
     # What is allowed ---------------------------------------------------------------------------------------------
 

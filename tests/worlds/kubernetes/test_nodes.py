@@ -8,7 +8,7 @@ from gpuyard.model.nodes import MAX_DEVICES_PER_NODE, Device, MigSlices, Taint, 
 from gpuyard.worlds.kubernetes import objects
 from gpuyard.worlds.kubernetes.devices import PublishedDevice
 from gpuyard.worlds.kubernetes.nodes import cut_devices, node_of
-from gpuyard.worlds.kubernetes.selectors import GPU, NAME
+from gpuyard.worlds.kubernetes.selectors import CLUSTER, GPU, NAME
 from tests.worlds.kubernetes.parts import a_node
 
 MODEL = "NVIDIA-H100-80GB-HBM3"
@@ -45,7 +45,7 @@ def test_a_node_that_says_nothing_has_nothing() -> None:
 
 def test_rules_about_names_find_a_label() -> None:
     node = node_of(a_node("n1", labels={"zone": "a"}), None)
-    assert node.labels == {"zone": "a", "kubernetes.io/hostname": "n1", NAME: "n1"}
+    assert node.labels == {"zone": "a", "kubernetes.io/hostname": "n1", NAME: "n1", CLUSTER: "all"}
 
 
 def test_a_hostname_the_kubelet_has_set_is_kept() -> None:

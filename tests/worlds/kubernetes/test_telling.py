@@ -47,6 +47,36 @@ def test_who_waits_is_told_why_once_and_again_only_when_it_is_for_another_reason
     assert len(told.words.events()) == 2
 
 
+def test_who_could_take_back_too_little_is_told_how_much() -> None:
+    told = Told(nodes=2, gpus=4)
+    unbounded = {"quota": -1, "limit": -1, "overQuotaWeight": 1}
+    for queue, quota in (("borrowers", 5), ("lenders", 4)):
+        gpus = {"quota": quota, "limit": -1, "overQuotaWeight": 1}
+        told.cluster.add_queue(queue, resources={"gpu": gpus, "cpu": unbounded, "memory": unbounded})
+    for number in range(8):
+        told.cluster.add_pod(f"b-{number}", 1, queue="borrowers")
+    told.cluster.settle()
+    told.cluster.add_pod("owed", 4, queue="lenders")
+    ((name, word, text),) = told.tell()
+    assert (name, word) == ("owed", "Unschedulable")
+    assert text.startswith("needs 4 GPUs, 3 can be had (0 free, 3 lent to others); borrowers holds 8")
+
+
+def test_a_node_with_more_gpus_than_there_is_room_for_says_so_once_for_each_number() -> None:
+    told = Told(nodes=2, gpus=8)
+    for gpus, events in ((80, 1), (80, 1), (70, 2), (8, 2), (62, 2)):
+        told.cluster.add_node("n2", gpus)
+        told.cluster.hear()
+        told.teller.node_notes()
+        told.words.write()
+        assert told.words.events() == [("n2", "GpusLeftOut")] * events
+    assert told.words.created[0]["note"].startswith("offers 80 GPUs, of which 18 stay unused")
+    told.cluster.add_node("n2", 80)
+    told.cluster.remove_node("n2")
+    told.cluster.hear()
+    assert told.cluster.picture.cut == {}
+
+
 def test_other_numbers_of_the_same_reason_are_told_after_a_while_and_without_an_event() -> None:
     told = Told(nodes=1, gpus=4)
     told.cluster.add_pod("small", 1)

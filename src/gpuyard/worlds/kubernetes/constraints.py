@@ -4,7 +4,8 @@ Place in the flow: objects.Pod, Asked, VolumeRules ─**constraints**─▶ mode
 remembers. Invariants: equal content gives the same object, so that thousands of pods share a few; what is remembered is
 bounded; rules mean what they mean to kube-scheduler.
 
-Two pseudo-labels let rules between pods look at more than labels: the namespace of a pod and the host ports it takes.
+Pseudo-labels let rules between pods look at more than labels: the namespace of a pod, the host ports it takes, the
+claims it may share with nobody.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ from gpuyard.worlds.kubernetes.recent import Recent
 from gpuyard.worlds.kubernetes.requests import ALWAYS, AMD, Asked
 from gpuyard.worlds.kubernetes.selectors import (
     ANYTHING,
+    CLUSTER,
     GPU,
     NEVER,
     Alternatives,
@@ -53,12 +55,14 @@ from gpuyard.worlds.kubernetes.selectors import (
     node_alternatives,
     node_rules,
 )
-from gpuyard.worlds.kubernetes.volumes import VolumeRules
+from gpuyard.worlds.kubernetes.volumes import FREE, VolumeRules
 
 NAMESPACE: Final = f"{OWN_LABEL}namespace"
 """The namespace of a pod as a label of it."""
 HOST_PORT: Final = f"{OWN_LABEL}hostport/"
 """Begins the labels that tell of a port of the node a pod takes."""
+CLAIM: Final = f"{OWN_LABEL}claim/"
+"""Begins the labels that tell of a volume claim a pod uses and no other may use with it."""
 EVERY_ADDRESS: Final = "0.0.0.0"
 NODE: Final = "hostname"
 """The level at which two pods are apart if they are on different nodes."""
@@ -111,16 +115,16 @@ class Translator:
         )
         ports = _host_ports(pod)
         around = _surroundings(pod, namespaces) if spec.affinity or spec.topology_spread_constraints else ()
-        key = (asked, written, ports, volume_rules.alternatives, around)
+        key = (asked, written, ports, volume_rules.alternatives, volume_rules.alone, around)
         known = self._translated.get(key)
         if known is None:
             known = self._request(asked, where_of(pod, asked, volume_rules, namespaces))
             self._translated.keep(key, known)
         return known
 
-    def labels(self, pod: Pod) -> Labels:
-        """What rules of other pods look at: the labels of a pod, its namespace, its host ports."""
-        labels = _labels_of(pod)
+    def labels(self, pod: Pod, volume_rules: VolumeRules = FREE) -> Labels:
+        """What rules of other pods look at: the labels of a pod, its namespace, its host ports, its own claims."""
+        labels = _labels_of(pod, volume_rules)
         known = self._labels.get(labels)
         if known is None:
             known = tuple(_shared(self._pairs, pair) for pair in labels)
@@ -155,7 +159,12 @@ def where_of(pod: Pod, asked: Asked, volume_rules: VolumeRules, namespaces: Name
     return Where(
         any_of=_any_of(pod, asked, volume_rules),
         tolerations=_tolerations(spec.tolerations or (), asked),
-        neighbours=(*_with(pod, namespaces), *_apart(pod, namespaces), *_port_rules(_host_ports(pod))),
+        neighbours=(
+            *_with(pod, namespaces),
+            *_apart(pod, namespaces),
+            *_port_rules(_host_ports(pod)),
+            *_claim_rules(volume_rules),
+        ),
         spreads=tuple(
             _spread(pod, one) for one in spec.topology_spread_constraints or () if one.when_unsatisfiable == REQUIRED
         ),
@@ -363,9 +372,17 @@ def _port_rules(ports: Iterable[HostPort]) -> Iterator[Neighbour]:
             yield Neighbour((), NODE, apart=True, rules=(LabelRule(label, Operator.EXISTS),))
 
 
-def _labels_of(pod: Pod) -> Labels:
+def _claim_rules(volume_rules: VolumeRules) -> Iterator[Neighbour]:
+    """Nowhere in the cluster while another pod is there that uses the same claim."""
+    for claim in volume_rules.alone:
+        yield Neighbour((), CLUSTER, apart=True, rules=(LabelRule(f"{CLAIM}{claim}", Operator.EXISTS),))
+
+
+def _labels_of(pod: Pod, volume_rules: VolumeRules) -> Labels:
     labels = {**(pod.metadata.labels or {}), NAMESPACE: pod.metadata.namespace}
     for protocol, number, address in _host_ports(pod):
         labels[f"{HOST_PORT}{protocol}/{number}"] = ""
         labels[f"{HOST_PORT}{protocol}/{number}/{address}"] = ""
+    for claim in volume_rules.alone:
+        labels[f"{CLAIM}{claim}"] = ""
     return tuple(sorted(labels.items()))

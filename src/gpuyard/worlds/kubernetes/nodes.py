@@ -21,10 +21,11 @@ from gpuyard.worlds.kubernetes import objects
 from gpuyard.worlds.kubernetes.devices import PublishedDevice
 from gpuyard.worlds.kubernetes.quantities import milli_down, units_down
 from gpuyard.worlds.kubernetes.requests import AMD, CPU, GPUS, LARGEST, MEMORY, MIG, is_other
-from gpuyard.worlds.kubernetes.selectors import GPU, NAME
+from gpuyard.worlds.kubernetes.selectors import CLUSTER, GPU, NAME
 
 HOSTNAME: Final = "kubernetes.io/hostname"
 PODS: Final = "pods"
+ALL: Final = "all"
 HARD: Final = ("NoSchedule", "NoExecute")
 SOFT: Final = "PreferNoSchedule"
 PRODUCT: Final = ("nvidia.com/gpu.product", "amd.com/gpu.product-name")
@@ -33,6 +34,8 @@ NVIDIA_MEMORY: Final = "nvidia.com/gpu.memory"
 AMD_MEMORY: Final = "amd.com/gpu.vram"
 """Of each GPU, as a quantity."""
 MIB: Final = 1 << 20
+CUT_FIX: Final = "where several of them are one GPU shared in time, have the device plugin make fewer of each"
+"""What to do about a node with more GPUs than there is room for."""
 
 
 def node_of(node: objects.Node, devices: Sequence[PublishedDevice] | None) -> Node:
@@ -57,9 +60,17 @@ def cut_devices(node: objects.Node) -> int:
     return max(0, _offered_gpus(node) - MAX_DEVICES_PER_NODE)
 
 
+def cut_text(left_out: int) -> str:
+    """What is told of such a node."""
+    most = MAX_DEVICES_PER_NODE
+    return (
+        f"offers {left_out + most} GPUs, of which {left_out} stay unused: no more than {most} of a node are scheduled"
+    )
+
+
 def _labels(node: objects.Node) -> dict[str, str]:
     name = node.metadata.name
-    labels = {HOSTNAME: name, **(node.metadata.labels or {}), NAME: name}
+    labels = {HOSTNAME: name, **(node.metadata.labels or {}), NAME: name, CLUSTER: ALL}
     return {**labels, GPU: AMD} if _offers_amd(node) else labels
 
 

@@ -15,6 +15,7 @@ from gpuyard.kubeapi.moments import ms_of
 from gpuyard.worlds.kubernetes import objects
 from gpuyard.worlds.kubernetes.devices import NodeDevices, read_devices
 from gpuyard.worlds.kubernetes.membership import Membership, OwnerKind
+from gpuyard.worlds.kubernetes.nodes import cut_devices
 from gpuyard.worlds.kubernetes.objects import Owner, Pod
 from gpuyard.worlds.kubernetes.podrecord import OVER, PodRecord, asks_the_same, belonging, given, key_of, standing
 from gpuyard.worlds.kubernetes.queues import QueueTree, read_queues
@@ -38,6 +39,8 @@ class Picture:
         self.membership = Membership(settings, self.pods, self.mark)
         self.surroundings = Surroundings(self.pods, self.mark)
         self.nodes: dict[str, objects.Node] = {}
+        self.cut: dict[str, int] = {}
+        """Nodes with more GPUs than a node of the model has room for, and how many are left out."""
         self.devices: dict[str, NodeDevices] = {}
         self._maps: dict[str, str] = {}
         """ConfigMaps about devices, and the node of each."""
@@ -205,9 +208,18 @@ class Picture:
         self.nodes[node.metadata.name] = node
         if known is None or _faces(known) != _faces(node):
             self.nodes_changed[node.metadata.name] = None
+            self._note_cut(node)
+
+    def _note_cut(self, node: objects.Node) -> None:
+        left_out = cut_devices(node)
+        if left_out:
+            self.cut[node.metadata.name] = left_out
+        else:
+            self.cut.pop(node.metadata.name, None)
 
     def _drop_node(self, name: str) -> None:
         self.nodes.pop(name, None)
+        self.cut.pop(name, None)
         self.nodes_changed[name] = None
 
     def _put_devices(self, found: objects.ConfigMap) -> None:

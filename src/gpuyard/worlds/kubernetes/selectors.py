@@ -19,6 +19,8 @@ from gpuyard.worlds.kubernetes.objects import Expression, LabelSelector, NodeSel
 
 NAME: Final = f"{OWN_LABEL}name"
 """The name of a node as a label of it. No label of Kubernetes has a colon, so nobody can set it."""
+CLUSTER: Final = f"{OWN_LABEL}cluster"
+"""A label that all nodes have alike: the level at which nothing is apart."""
 GPU: Final = f"{OWN_LABEL}gpu"
 """Label and taint of nodes whose GPUs are not NVIDIA's: the resource they are offered as."""
 

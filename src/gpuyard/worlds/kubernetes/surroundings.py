@@ -44,10 +44,10 @@ class Surroundings:
     def translate(self, record: PodRecord) -> None:
         """What it asks for and where it may go; what cannot be understood or served is held, and says why."""
         pod = record.pod
-        record.labels = self._translator.labels(pod)
         rules = volume_rules(pod, self.claims, self.volumes, self.classes, _UsedByOthers(self._pods, record))
+        known = FREE if isinstance(rules, MustWait) else rules
+        record.labels = self._translator.labels(pod, known)
         try:
-            known = FREE if isinstance(rules, MustWait) else rules
             record.request = self._translator.request(pod, asked_by(pod), known, self.namespaces)
             record.claims = known.tell
         except InputError as error:

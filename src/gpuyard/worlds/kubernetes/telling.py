@@ -23,6 +23,7 @@ from gpuyard.model.plan import Plan
 from gpuyard.model.reasons import Reason, Token
 from gpuyard.model.text import waiting_text
 from gpuyard.worlds.kubernetes.newest import Newest
+from gpuyard.worlds.kubernetes.nodes import CUT_FIX, cut_text
 from gpuyard.worlds.kubernetes.picture import Picture
 from gpuyard.worlds.kubernetes.queues import QueueTree
 from gpuyard.worlds.kubernetes.world import pod_name
@@ -144,6 +145,16 @@ class Teller:
                 subject = Subject("Queue", note.queue, "", queue.metadata.uid, "scheduling.run.ai/v2")
                 at = micros_text_of(self._now_ms())
                 self._say_event(event_of(subject, note.reason, note.message, self._author, at, "Reading"))
+
+    def node_notes(self) -> None:
+        """And for nodes, of whose GPUs some are left out."""
+        for name, left_out in self._picture.cut.items():
+            uid, text = self._picture.nodes[name].metadata.uid, f"{cut_text(left_out)}; {CUT_FIX}"
+            if (f"{name}/{uid}", text) not in self._noted:
+                self._noted.add((f"{name}/{uid}", text))
+                subject = Subject("Node", name, "", uid)
+                at = micros_text_of(self._now_ms())
+                self._say_event(event_of(subject, "GpusLeftOut", text, self._author, at, "Reading"))
 
     # ---------------------------------------------------------------------------------------------------------- events
 

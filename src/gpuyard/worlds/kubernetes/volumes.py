@@ -47,6 +47,8 @@ class VolumeRules(msgspec.Struct, frozen=True, gc=False):
     alternatives: Alternatives = ANYTHING
     tell: tuple[str, ...] = ()
     """Names of claims in the namespace of the pod; `settled` says what each of them must be told."""
+    alone: tuple[str, ...] = ()
+    """Claims, as `namespace/name`, that no two pods may use at once."""
 
 
 class MustWait(msgspec.Struct, frozen=True, gc=False):
@@ -182,13 +184,15 @@ class _Reading:
         self._parts: list[Alternatives] = []
         self._zones: list[Alternatives] = []
         self._unbound: list[VolumeClaim] = []
+        self._alone: list[str] = []
 
     def rules(self) -> VolumeRules:
-        if not (self._parts or self._zones or self._unbound):
+        if not (self._parts or self._zones or self._unbound or self._alone):
             return FREE
         zones = either(_NO_ZONES, both(*self._zones)) if self._zones else ANYTHING
         tell = tuple(dict.fromkeys(claim.metadata.name for claim in self._unbound))
-        return VolumeRules(both(*self._parts, self._settling_places(), zones), tell)
+        alone = tuple(sorted(set(self._alone)))
+        return VolumeRules(both(*self._parts, self._settling_places(), zones), tell, alone)
 
     def _settling_places(self) -> Alternatives:
         """Where all claims that wait for the pod can have a volume. One that was told its node will get one made."""
@@ -206,6 +210,8 @@ class _Reading:
         why = self._forbids(claim, key, is_own)
         if why:
             return why
+        if is_for_one_pod(claim) and not is_own:
+            self._alone.append(key)
         return self._add_bound(claim) if _is_bound(claim) else self._add_unbound(claim)
 
     def _forbids(self, claim: VolumeClaim, key: str, is_own: bool) -> str:

@@ -152,7 +152,7 @@ class Kubernetes:
 
     def _node(self, name: str) -> Node:
         published = self.picture.devices.get(name)
-        return node_of(self.picture.nodes[name], published.gpus() if published else None)
+        return node_of(self.picture.nodes[name], published.devices if published else None)
 
     def _ids(self) -> Iterable[str]:
         """Also jobs of which nothing is there but a place for a pod to come."""
