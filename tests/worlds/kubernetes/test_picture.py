@@ -8,7 +8,7 @@ import msgspec
 
 from gpuyard.kubeapi.follow import Changed, Gone, Listed
 from gpuyard.worlds.kubernetes import objects
-from gpuyard.worlds.kubernetes.membership import DOUBT_MS
+from gpuyard.worlds.kubernetes.membership import DOUBT_MS, MAX_VERSIONS
 from gpuyard.worlds.kubernetes.objects import Owner, Pod
 from gpuyard.worlds.kubernetes.picture import Picture
 from gpuyard.worlds.kubernetes.settings import Settings
@@ -293,3 +293,15 @@ def test_it_is_whole_once_every_kind_was_listed() -> None:
     assert not seen.picture.is_whole(["pods", "nodes"])
     seen.take("nodes", Listed(()))
     assert seen.picture.is_whole(["pods", "nodes"])
+
+
+def test_versions_of_owners_that_nobody_knows_are_followed_only_up_to_a_bound() -> None:
+    seen = Seen()
+    for at in range(20):
+        job = an_owner(f"{{apiVersion: batch/v{at + 1}, kind: Job, metadata: {{name: train}}}}")
+        seen.put(ours(f"p{at}", job))
+    deployment = an_owner("{apiVersion: apps/v1, kind: ReplicaSet, metadata: {name: web}}")
+    seen.put(ours("q", deployment))
+    assert len(seen.picture.membership.wanted_kinds) == MAX_VERSIONS + 1
+    assert ("apps/v1", "ReplicaSet") in seen.picture.membership.wanted_kinds
+    assert "default/job/train" in seen.picture.groups, "the others are grouped without waiting for their owner"
