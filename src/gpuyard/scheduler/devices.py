@@ -35,8 +35,13 @@ def choose(
 
 
 def lowest_devices(state: NodeState, frame: NodeFrame, request: Request) -> tuple[DeviceShare, ...]:
-    """For a task whose world does not say which devices it holds: the lowest free ones."""
+    """For a task whose world does not say which devices it holds: the lowest free ones.
+
+    Where too few are left it is on more than the node has now, and nobody else gets what is left.
+    """
     chosen = choose(request, frame, (state,), frame.whole_mask, DevicePlacement.PACK)
+    if chosen is None and request.whole and not request.mig:
+        chosen = whole((state.free & frame.whole_mask).bit_count(), frame, (state,), frame.whole_mask)
     return chosen or ()
 
 
