@@ -55,3 +55,33 @@ def test_a_node_that_has_lost_gpus_its_pods_hold_has_none_to_give() -> None:
     offered[GPU] = "9"
     cluster._tell("nodes", cluster.nodes["n1"])
     assert cluster.settle() == ["bind c n1"]
+
+
+def test_a_running_pod_with_more_rules_than_are_looked_at_is_still_counted() -> None:
+    terms = [
+        {"matchExpressions": [{"key": f"a{at}", "operator": "Exists"}, {"key": f"b{at}", "operator": "Exists"}]}
+        for at in range(300)
+    ]
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+    cluster = SmallCluster(nodes=1, gpus=4)
+    cluster.add_pod("others", 4)
+    change_pod(cluster, "others", schedulerName="default", nodeName="n1", affinity={"nodeAffinity": required})
+    cluster.add_pod("ours", 1)
+    assert cluster.settle() == []
+
+
+# --------------------------------------------------------------------------------------------------------- mirror pods
+
+
+def test_what_a_kubelet_runs_from_a_file_is_counted_and_never_told_to_go() -> None:
+    cluster = SmallCluster(nodes=1, gpus=2)
+    cluster.add_pod("static", 2)
+    cluster._news.pop()
+    pod = cluster.pods["static"]
+    pod["metadata"]["annotations"] = {"kubernetes.io/config.mirror": "1234"}
+    pod["metadata"]["ownerReferences"] = [
+        {"apiVersion": "v1", "kind": "Node", "name": "n1", "uid": "x", "controller": True}
+    ]
+    change_pod(cluster, "static", nodeName="n1")
+    cluster.add_pod("important", 1, priority="inference")
+    assert cluster.settle() == []

@@ -108,6 +108,10 @@ class Translator:
             self._translated.keep(key, known)
         return known
 
+    def amounts(self, asked: Asked) -> Request:
+        """What a pod asks for, anywhere."""
+        return self._request(asked, Where())
+
     def labels(self, pod: Pod) -> Labels:
         """What rules of other pods look at: the labels of a pod, its namespace, its host ports."""
         labels = _labels_of(pod)

@@ -16,7 +16,7 @@ from gpuyard.worlds.kubernetes import objects
 from gpuyard.worlds.kubernetes.devices import NodeDevices, read_devices
 from gpuyard.worlds.kubernetes.membership import Membership, OwnerKind
 from gpuyard.worlds.kubernetes.objects import Owner, Pod
-from gpuyard.worlds.kubernetes.podrecord import OVER, PodRecord, asks_the_same, belonging, given, key_of, standing
+from gpuyard.worlds.kubernetes.podrecord import OVER, PodRecord, asks_the_same, belonging, given, is_mirror, key_of, standing
 from gpuyard.worlds.kubernetes.queues import QueueTree, read_queues
 from gpuyard.worlds.kubernetes.settings import Settings
 from gpuyard.worlds.kubernetes.surroundings import Surroundings
@@ -148,7 +148,7 @@ class Picture:
         if known is not None and known.uid != pod.metadata.uid:
             self._drop_pod(key)
             known = None
-        ours = pod.spec.scheduler_name in self.settings.schedulers
+        ours = pod.spec.scheduler_name in self.settings.schedulers and not is_mirror(pod)
         if not ours and (not pod.spec.node_name or pod.status.phase in OVER):
             self._drop_pod(key)
         elif known is None:

@@ -19,6 +19,9 @@ from gpuyard.worlds.kubernetes.objects import Pod
 OVER: Final = frozenset({"Succeeded", "Failed"})
 
 
+MIRROR: Final = "kubernetes.io/config.mirror"
+
+
 class Held(NamedTuple):
     """Why a pod is not offered to the scheduler: a stable word, and a sentence."""
 
@@ -93,6 +96,11 @@ class PodRecord:
 
 def key_of(metadata: objects.Metadata) -> str:
     return f"{metadata.namespace}/{metadata.name}" if metadata.namespace else metadata.name
+
+
+def is_mirror(pod: Pod) -> bool:
+    """Whether it only shows what a kubelet runs from a file of its own: that goes on, whatever is done to the pod."""
+    return MIRROR in (pod.metadata.annotations or {})
 
 
 # -------------------------------------------------------------------------------------------- what has changed about it

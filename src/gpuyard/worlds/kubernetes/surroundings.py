@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from gpuyard.errors import InputError
+from gpuyard.model.jobs import Request
 from gpuyard.worlds.kubernetes import objects
 from gpuyard.worlds.kubernetes.constraints import Translator, follows_namespaces
 from gpuyard.worlds.kubernetes.objects import Pod
@@ -20,6 +21,7 @@ from gpuyard.worlds.kubernetes.volumes import (
     MustWait,
     Settled,
     Storage,
+    VolumeRules,
     claims_of,
     is_for_one_pod,
     settled,
@@ -46,9 +48,9 @@ class Surroundings:
         pod = record.pod
         record.labels = self._translator.labels(pod)
         rules = volume_rules(pod, self.claims, self.volumes, self.classes, _UsedByOthers(self._pods, record))
+        known = FREE if isinstance(rules, MustWait) else rules
         try:
-            known = FREE if isinstance(rules, MustWait) else rules
-            record.request = self._translator.request(pod, asked_by(pod), known, self.namespaces)
+            record.request = self._request(pod, known)
             record.claims = known.tell
         except InputError as error:
             record.held = Held("NotUnderstood", error.what)
@@ -56,6 +58,16 @@ class Surroundings:
             record.held = _held(pod, rules.why if isinstance(rules, MustWait) else "")
         if record.job:
             self._mark(record.job)
+
+    def _request(self, pod: Pod, rules: VolumeRules) -> Request:
+        asked = asked_by(pod)
+        try:
+            return self._translator.request(pod, asked, rules, self.namespaces)
+        except InputError:
+            if not pod.spec.node_name:
+                raise
+            # Wherever else it might have run, what it takes up where it is counts.
+            return self._translator.amounts(asked)
 
     def _translate_where(self, concerns: Callable[[Pod], bool]) -> None:
         for record in self._pods.values():
