@@ -165,7 +165,7 @@ def refusal(status: int, content: bytes, request: str) -> KubeRefusedError:
     """An answer of no, in the server's own words."""
     try:
         said = msgspec.json.decode(content, type=Status)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError):
         said = Status(message=content[:200].decode("utf-8", "replace").strip())
     fix = "grant it (the folder deploy has the roles), or use another identity" if status in (401, 403) else ""
     what = f"the API server refuses {request}: {said.message or said.reason or status}"

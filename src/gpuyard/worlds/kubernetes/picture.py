@@ -16,7 +16,16 @@ from gpuyard.worlds.kubernetes import objects
 from gpuyard.worlds.kubernetes.devices import NodeDevices, read_devices
 from gpuyard.worlds.kubernetes.membership import Membership, OwnerKind
 from gpuyard.worlds.kubernetes.objects import Owner, Pod
-from gpuyard.worlds.kubernetes.podrecord import OVER, PodRecord, asks_the_same, belonging, given, is_mirror, key_of, standing
+from gpuyard.worlds.kubernetes.podrecord import (
+    OVER,
+    PodRecord,
+    asks_the_same,
+    belonging,
+    given,
+    is_mirror,
+    key_of,
+    standing,
+)
 from gpuyard.worlds.kubernetes.queues import QueueTree, read_queues
 from gpuyard.worlds.kubernetes.settings import Settings
 from gpuyard.worlds.kubernetes.surroundings import Surroundings
