@@ -305,3 +305,15 @@ def test_versions_of_owners_that_nobody_knows_are_followed_only_up_to_a_bound() 
     assert len(seen.picture.membership.wanted_kinds) == MAX_VERSIONS + 1
     assert ("apps/v1", "ReplicaSet") in seen.picture.membership.wanted_kinds
     assert "default/job/train" in seen.picture.groups, "the others are grouped without waiting for their owner"
+
+
+def test_a_pod_whose_owner_is_gone_stays_in_its_group_whatever_else_changes() -> None:
+    pod = on("n1", ours("p", JOB))
+    seen = Seen(pod)
+    seen.owners(JOBS, JOB)
+    seen.picture.take_owner(JOBS, Gone(JOB), seen.now_ms)
+    seen.put(changed(pod, labels={"new": "label"}))
+    assert list(seen.picture.groups) == ["default/job/train"]
+    seen.take("priorityclasses", Changed(objects.PriorityClass(objects.Metadata(name="c"), 7)))
+    assert list(seen.picture.groups) == ["default/job/train"]
+    assert seen.picture.membership.next_doubt_ms is None

@@ -129,7 +129,8 @@ class Membership:
 
     def _may_be_told_of(self, record: PodRecord, reference: objects.OwnerReference) -> bool:
         kind = (reference.api_version, reference.kind)
-        if not self._is_followed(kind):
+        if not self._is_followed(kind) or record.grouping is not None:
+            # Whoever has a group already does not leave it for a while each time it is looked at.
             return False
         since_ms = self._doubted.get(record.key, self.now_ms)
         return self.now_ms - since_ms < DOUBT_MS
