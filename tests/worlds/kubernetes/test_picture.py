@@ -270,10 +270,10 @@ def test_a_budget_marks_running_pods_of_its_namespace_only() -> None:
         objects.DisruptionBudget,
     )
     assert seen.take("budgets", Changed(budget)) == ["default/pod/a"]
-    assert not seen.picture.surroundings.allows_disruption(seen.picture.pods["default/a"])
+    assert not seen.picture.surroundings.allows_disruption([seen.picture.pods["default/a"]], together=True)
     assert seen.take("budgets", Changed(budget)) == []
     assert seen.take("budgets", Gone(budget)) == ["default/pod/a"]
-    assert seen.picture.surroundings.allows_disruption(seen.picture.pods["default/a"])
+    assert seen.picture.surroundings.allows_disruption([seen.picture.pods["default/a"]], together=True)
 
 
 def test_a_node_that_only_lives_is_no_news() -> None:

@@ -326,6 +326,31 @@ def test_a_budget_that_allows_nothing_is_honoured_and_others_are_found() -> None
     assert "evict" not in [line.split()[0] for line in cluster.settle()]
 
 
+def test_a_gang_of_which_a_budget_can_spare_only_a_part_is_left_alone() -> None:
+    cluster = SmallCluster(nodes=1, gpus=4)
+    cluster.add_group("gang", 4)
+    for at in range(4):
+        cluster.add_pod(f"g{at}", 1, group="gang", labels={"app": "gang"})
+    cluster.settle()
+    cluster.add_budget("spares-one", 1, app="gang")
+    cluster.add_pod("important", 2, priority="build")
+    assert cluster.settle() == []
+    cluster.add_budget("spares-one", 4, app="gang")
+    assert "bind important n1" in cluster.settle()
+
+
+def test_of_an_elastic_gang_a_budget_may_spare_what_is_above_its_minimum() -> None:
+    cluster = SmallCluster(nodes=1, gpus=4)
+    cluster.add_group("gang", 2)
+    for at in range(4):
+        cluster.add_pod(f"g{at}", 1, group="gang", labels={"app": "gang"})
+    cluster.settle()
+    cluster.add_budget("spares-one", 1, app="gang")
+    cluster.add_pod("important", 1, priority="build")
+    assert "bind important n1" in cluster.settle()
+    assert len(cluster.places()) == 4
+
+
 def test_an_eviction_that_is_forbidden_takes_the_promise_back_and_is_not_asked_for_in_a_storm() -> None:
     cluster = preempting()
     asked: list[object] = []

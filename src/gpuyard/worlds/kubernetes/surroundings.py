@@ -6,7 +6,7 @@ changes, what waiting pods ask for is worked out anew for just those it concerns
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from gpuyard.errors import InputError
 from gpuyard.model.jobs import Request
@@ -105,13 +105,13 @@ class Surroundings:
             if record.ours and record.node and record.pod.metadata.namespace == namespace:
                 self._mark(record.job)
 
-    def allows_disruption(self, record: PodRecord) -> bool:
-        """Whether every disruption budget about this pod can bear to lose it now."""
-        namespace = record.pod.metadata.namespace
+    def allows_disruption(self, records: Sequence[PodRecord], *, together: bool) -> bool:
+        """Whether every disruption budget about these pods can bear to lose one of them now, or all at once."""
         for budget in self.budgets.values():
-            if budget.metadata.namespace != namespace or budget.status.disruptions_allowed > 0:
-                continue
-            if accepts(label_rules(budget.spec.selector), record.pod.metadata.labels or {}):
+            rules, namespace = label_rules(budget.spec.selector), budget.metadata.namespace
+            meant = [one for one in records if one.pod.metadata.namespace == namespace]
+            count = sum(accepts(rules, one.pod.metadata.labels or {}) for one in meant)
+            if count and budget.status.disruptions_allowed < (count if together else 1):
                 return False
         return True
 

@@ -240,7 +240,7 @@ class Kubernetes:
         self._note_rejections(id, records, now_ms)
         self._close(id, records)
         self._note_held(records)
-        protected = any(self._is_protected(record, now_ms) for record in records)
+        protected = self._is_protected(records, now_ms)
         job = self._reader.job(id, records, id in self.closed, protected, now_ms)
         if job is None:
             return None
@@ -283,12 +283,16 @@ class Kubernetes:
             text = f'queue "{closed}" is not open to namespace "{namespace}"; it is to: {names}'
             self.closed[id] = Held("QueueClosed", text)
 
-    def _is_protected(self, record: PodRecord, now_ms: int) -> bool:
-        if not record.ours or not record.node or record.over:
-            return False
-        if self._was_refused(record, now_ms):
+    def _is_protected(self, records: Iterable[PodRecord], now_ms: int) -> bool:
+        """Whether somebody forbids that anything of it goes; half a gang would go for nothing."""
+        placed = [one for one in records if one.ours and one.node and not one.over]
+        if any(self._was_refused(one, now_ms) for one in placed):
             return True
-        return bool(self.picture.surroundings.budgets) and not self.picture.surroundings.allows_disruption(record)
+        if not placed or not self.picture.surroundings.budgets:
+            return False
+        staying = [one for one in placed if not one.leaving and one.uid not in self.intents.evicting]
+        least = max((one.grouping.group.fewest_tasks for one in placed if one.grouping is not None), default=1)
+        return not self.picture.surroundings.allows_disruption(staying, together=len(staying) <= least)
 
     def _was_refused(self, record: PodRecord, now_ms: int) -> bool:
         """Whether somebody has just forbidden that it goes."""
