@@ -344,7 +344,7 @@ class Scheduler:
                     continue
                 if told != self.cycles:
                     told = self.cycles
-                    self.teller.waiting(loop.last, self.world.held_jobs())
+                    self.teller.waiting(loop.last, self.world.held_jobs(), self.world.pods_held())
                     self.teller.queue_notes(self.picture.tree)
                 if written != self.cycles and self.statuses.write(loop):
                     written = self.cycles

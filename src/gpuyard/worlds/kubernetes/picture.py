@@ -183,6 +183,9 @@ class Picture:
             self.surroundings.translate(record)
             self.membership.regroup(record)
         elif belonging(pod) != belonging(before):
+            if not record.node:
+                # Parts of GPUs are asked for by annotation.
+                self.surroundings.translate(record)
             self.membership.regroup(record)
         elif record.node and given(pod) != given(before):
             self.surroundings.translate(record)

@@ -127,19 +127,21 @@ class Kubernetes:
         """Whether there is anything new to plan for."""
         return self.picture.changed
 
-    def held_jobs(self) -> dict[str, tuple[str, str]]:
-        """Jobs that are not offered to the scheduler at all: a word and a sentence for each."""
+    def held_jobs(self) -> dict[str, Held]:
+        """Jobs that are not offered to the scheduler at all."""
         now_ms = self.now_ms()
-        held: dict[str, tuple[str, str]] = {}
+        held: dict[str, Held] = {}
         for id, backoff in self.intents.backoff.items():
             if backoff.until_ms > now_ms:
                 text = (
                     f"could not be started ({backoff.why}); it is tried again in a moment, try {backoff.failures + 1}"
                 )
-                held[id] = ("BackOff", text)
-        held |= self.closed
-        held |= {record.job: _why_held(record) for record in self.held_pods.values()}
-        return held
+                held[id] = Held("BackOff", text)
+        return held | self.closed
+
+    def pods_held(self) -> list[tuple[PodRecord, Held]]:
+        """Pods that are not, whatever is said of the others of their job."""
+        return [(record, _why_held(record)) for record in self.held_pods.values()]
 
     @property
     def next_look_ms(self) -> int | None:
