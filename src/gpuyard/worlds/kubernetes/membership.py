@@ -74,6 +74,12 @@ class Membership:
         self._refer_to_none(record)
         self._doubted.pop(record.key, None)
 
+    def mark_siblings(self, record: PodRecord) -> None:
+        """Have the jobs of all pods looked at again that the same owner has made."""
+        for to in record.refers[:2]:
+            for key in self._referrers.get(to, ()):
+                self._mark(self._pods[key].job)
+
     def _join(self, record: PodRecord, job: str) -> None:
         if record.job != job:
             self._leave_group(record)

@@ -124,5 +124,5 @@ def given(pod: Pod) -> list[object]:
 
 def standing(pod: Pod) -> tuple[object, ...]:
     """What the scheduler sees of a pod's life; when only other things change, nothing is to be done."""
-    phase = pod.status.phase if pod.status.phase in OVER else ""
-    return pod.spec.node_name, phase, pod.metadata.deletion_timestamp, bool(pod.spec.scheduling_gates)
+    end = (pod.status.phase, pod.status.reason) if pod.status.phase in OVER else None
+    return pod.spec.node_name, end, pod.metadata.deletion_timestamp, bool(pod.spec.scheduling_gates)

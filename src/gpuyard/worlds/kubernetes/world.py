@@ -31,8 +31,17 @@ from gpuyard.model.snapshot import (
 )
 from gpuyard.model.text import reason_text
 from gpuyard.scheduler.gang import is_incomplete
-from gpuyard.worlds.kubernetes.intents import PLACE_MS, PROTECTED_MS, Binding, Eviction, Intents, Place, form_of
-from gpuyard.worlds.kubernetes.jobs import HEIR, STUCK_MS, JobReader, heirs_of, leaver_of
+from gpuyard.worlds.kubernetes.intents import (
+    PLACE_MS,
+    PROTECTED_MS,
+    Backoff,
+    Binding,
+    Eviction,
+    Intents,
+    Place,
+    form_of,
+)
+from gpuyard.worlds.kubernetes.jobs import ALONE, HEIR, STUCK_MS, JobReader, backoff_of, heirs_of, kin_of, leaver_of
 from gpuyard.worlds.kubernetes.nodes import node_of
 from gpuyard.worlds.kubernetes.picture import Picture
 from gpuyard.worlds.kubernetes.podrecord import Held, PodRecord
@@ -44,8 +53,6 @@ HOUR_MS: Final = 3_600_000
 REJECTIONS: Final = frozenset({"UnexpectedAdmissionError", "TopologyAffinityError", "NodeAffinity", "NodePorts"})
 """A kubelet's words for a pod it was given and did not take; where it has too little of something, OutOf that."""
 SAY_AGAIN_MS: Final = 5_000
-ALONE: Final = "pod"
-"""How jobs of one pod are called."""
 LOSS: Final = "; nobody makes it anew, so that its work is lost"
 
 
@@ -66,6 +73,10 @@ class Kubernetes:
         self._known: set[str] = set()
         self._alarms: list[tuple[int, str]] = []
         """When which job must be looked at again, although nothing is heard of it."""
+        self._alarms_set: set[tuple[int, str]] = set()
+        """The same, to find them."""
+        self._held_back: dict[str, Backoff] = {}
+        """Jobs that could not be started, and wait before they are tried again."""
         self._unsaid: dict[str, tuple[int, NominateNode]] = {}
         """By uid: places that were taken back, which pods still say they have, and when that is to be said again."""
         self._moves = -1
@@ -81,6 +92,7 @@ class Kubernetes:
         now_ms = self.now_ms()
         self._catch_up(now_ms)
         picture = self.picture
+        self._note_rejections(picture.groups, now_ms)
         tree = picture.read_tree()
         jobs = [job for id in self._ids() if (job := self._job(id, now_ms)) is not None]
         self.new_jobs += [job.id for job in jobs if job.id not in self._known]
@@ -100,6 +112,7 @@ class Kubernetes:
         now_ms = self.now_ms()
         self._catch_up(now_ms)
         picture = self.picture
+        self._note_rejections(tuple(picture.jobs_changed), now_ms)
         changes: list[Change] = [TimePassed(now_ms)]
         if picture.queues_changed:
             changes.append(QueuesSet(picture.read_tree().queues))
@@ -131,7 +144,7 @@ class Kubernetes:
         """Jobs that are not offered to the scheduler at all."""
         now_ms = self.now_ms()
         held: dict[str, Held] = {}
-        for id, backoff in self.intents.backoff.items():
+        for id, backoff in self._held_back.items():
             if backoff.until_ms > now_ms:
                 text = (
                     f"could not be started ({backoff.why}); it is tried again in a moment, try {backoff.failures + 1}"
@@ -167,7 +180,9 @@ class Kubernetes:
         for record in gone:
             self._settled(record, now_ms)
         while self._alarms and self._alarms[0][0] <= now_ms:
-            self.picture.mark(heapq.heappop(self._alarms)[1])
+            alarm = heapq.heappop(self._alarms)
+            self._alarms_set.discard(alarm)
+            self.picture.mark(alarm[1])
         self._keep_places(now_ms)
         self._pass_places_on()
         self._say_again(now_ms)
@@ -239,15 +254,21 @@ class Kubernetes:
 
     def _job(self, id: str, now_ms: int) -> Job | None:
         records = tuple(self.picture.groups.get(id, {}).values())
-        self._note_rejections(id, records, now_ms)
         self._close(id, records)
         self._note_held(records)
         protected = self._is_protected(records, now_ms)
         job = self._reader.job(id, records, id in self.closed, protected, now_ms)
         if job is None:
+            self._forget(id)
             return None
         self._set_alarms(id, records, now_ms)
         return self._with_staleness(job, now_ms)
+
+    def _forget(self, id: str) -> None:
+        """Nothing of it runs or waits; what is over of it still tells that it could not be started."""
+        self._held_back.pop(id, None)
+        if id not in self.picture.groups:
+            self.intents.forget_job(id)
 
     def _with_staleness(self, job: Job, now_ms: int) -> Job:
         since_ms = None
@@ -258,12 +279,15 @@ class Kubernetes:
         self.intents.remember(job.id, stale_since_ms=since_ms)
         return replace(job, stale_since_ms=since_ms)
 
-    def _note_rejections(self, id: str, records: Iterable[PodRecord], now_ms: int) -> None:
+    def _note_rejections(self, jobs: Iterable[str], now_ms: int) -> None:
         """A kubelet that does not take a pod would be given the next one at once: the job waits a while first."""
-        for record in records:
-            if record.ours and _was_rejected(record) and not record.rejected:
-                record.rejected = True
-                self.intents.failed(id, f"{record.node} did not take it: {record.pod.status.reason}", now_ms)
+        for id in jobs:
+            for record in self.picture.groups.get(id, {}).values():
+                if record.ours and _was_rejected(record) and not record.rejected:
+                    record.rejected = True
+                    why = f"{record.node} did not take it: {record.pod.status.reason}"
+                    self.intents.failed(kin_of(id, (record,)), why, now_ms)
+                    self.picture.membership.mark_siblings(record)
 
     def _note_held(self, records: Iterable[PodRecord]) -> None:
         for record in records:
@@ -300,18 +324,22 @@ class Kubernetes:
         """Whether somebody has just forbidden that it goes."""
         return self.intents.protected.get(record.uid, 0) > now_ms
 
-    def _set_alarms(self, id: str, records: Iterable[PodRecord], now_ms: int) -> None:
-        backoff = self.intents.holds_back(id, now_ms)
+    def _set_alarms(self, id: str, records: Sequence[PodRecord], now_ms: int) -> None:
+        self._held_back.pop(id, None)
+        backoff = backoff_of(id, records, self.intents, now_ms)
         if backoff is not None:
-            heapq.heappush(self._alarms, (backoff.until_ms, id))
+            self._held_back[id] = backoff
+            self._set_alarm(backoff.until_ms, id)
         for record in records:
             if record.leaving and record.node and not record.over:
-                stuck_ms = record.deleted_ms + STUCK_MS + 1
-                if stuck_ms > now_ms:
-                    heapq.heappush(self._alarms, (stuck_ms, id))
-            until_ms = self.intents.protected.get(record.uid, 0)
-            if until_ms > now_ms:
-                heapq.heappush(self._alarms, (until_ms, id))
+                self._set_alarm(record.deleted_ms + STUCK_MS + 1, id, after_ms=now_ms)
+            self._set_alarm(self.intents.protected.get(record.uid, 0), id, after_ms=now_ms)
+
+    def _set_alarm(self, moment_ms: int, id: str, after_ms: int = 0) -> None:
+        """Once for each moment, however often the job is looked at until then."""
+        if moment_ms > after_ms and (moment_ms, id) not in self._alarms_set:
+            self._alarms_set.add((moment_ms, id))
+            heapq.heappush(self._alarms, (moment_ms, id))
 
     # ------------------------------------------------------------------------------------------------------------ act
 
