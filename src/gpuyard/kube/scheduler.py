@@ -324,7 +324,8 @@ class Scheduler:
         """Who came and who went: for the log, and for those whose workload was read otherwise than they may think."""
         new, self.world.new_jobs = self.world.new_jobs, []
         gone, self.world.gone_jobs = self.world.gone_jobs, []
-        for id in new:
+        noted, self.world.noted_jobs = self.world.noted_jobs, []
+        for id in noted:
             self.teller.job_notes(id)
         if self._log is None:
             return

@@ -599,6 +599,22 @@ def test_pods_of_a_group_that_was_deleted_wait_and_say_so() -> None:
     assert cluster.settle() == ["bind g-1 n1"]
 
 
+def test_what_the_author_of_a_group_should_know_is_told_when_it_becomes_so() -> None:
+    cluster = SmallCluster(nodes=1, gpus=4)
+    cluster.add_pod("p", group="g")
+    cluster.settle()
+    assert cluster.world.noted_jobs == []
+    cluster.add_group("g", 1)
+    cluster.groups["g"]["spec"]["minSubGroup"] = 1
+    cluster._tell("podgroups", cluster.groups["g"])
+    cluster.settle()
+    assert cluster.world.noted_jobs == ["a/podgroup/g"]
+    cluster.groups["g"]["spec"]["queue"] = "another"
+    cluster._tell("podgroups", cluster.groups["g"])
+    cluster.settle()
+    assert cluster.world.noted_jobs == ["a/podgroup/g"], "it was told that already"
+
+
 def test_nothing_is_remembered_of_what_is_gone() -> None:
     cluster = SmallCluster(nodes=1, gpus=4)
     sizes = []
@@ -623,4 +639,4 @@ def test_nothing_is_remembered_of_what_is_gone() -> None:
 
 def _sized(name: str, value: object) -> bool:
     """What is handed out (jobs that came and went) is emptied by who takes it; alarms go when their time has come."""
-    return isinstance(value, dict | list | set) and name not in ("new_jobs", "gone_jobs", "_alarms", "_alarms_set")
+    return isinstance(value, dict | list | set) and name not in ("new_jobs", "gone_jobs", "noted_jobs")

@@ -23,6 +23,7 @@ from gpuyard.model.plan import Plan
 from gpuyard.model.reasons import Reason, Token
 from gpuyard.model.text import waiting_text
 from gpuyard.worlds.kubernetes.newest import Newest
+from gpuyard.worlds.kubernetes.notes import Note
 from gpuyard.worlds.kubernetes.picture import Picture
 from gpuyard.worlds.kubernetes.podrecord import Held, PodRecord
 from gpuyard.worlds.kubernetes.queues import QueueTree
@@ -155,10 +156,13 @@ class Teller:
 
     def job_notes(self, job: str) -> None:
         """What of a workload was read otherwise than its author may think."""
-        record = next(iter(self._picture.groups.get(job, {}).values()), None)
-        if record is None or record.grouping is None:
-            return
-        for note in record.grouping.notes:
+        for record in self._picture.groups.get(job, {}).values():
+            if record.grouping is not None:
+                self._job_notes(record, record.grouping.notes)
+                return
+
+    def _job_notes(self, record: PodRecord, notes: Iterable[Note]) -> None:
+        for note in notes:
             self.event(pod_name(record), note.reason, "Reading", note.message, warning=True)
 
     def queue_notes(self, tree: QueueTree) -> None:

@@ -7,7 +7,6 @@ Invariants: nobody is told to go before it is noted for whom; what was decided c
 
 from __future__ import annotations
 
-import heapq
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
@@ -31,6 +30,7 @@ from gpuyard.model.snapshot import (
 )
 from gpuyard.model.text import reason_text
 from gpuyard.scheduler.gang import is_incomplete
+from gpuyard.worlds.kubernetes.alarms import Alarms
 from gpuyard.worlds.kubernetes.intents import (
     PLACE_MS,
     PROTECTED_MS,
@@ -43,6 +43,7 @@ from gpuyard.worlds.kubernetes.intents import (
 )
 from gpuyard.worlds.kubernetes.jobs import ALONE, HEIR, STUCK_MS, JobReader, backoff_of, heirs_of, kin_of, leaver_of
 from gpuyard.worlds.kubernetes.nodes import node_of
+from gpuyard.worlds.kubernetes.notes import Note
 from gpuyard.worlds.kubernetes.picture import Picture
 from gpuyard.worlds.kubernetes.podrecord import Held, PodRecord
 from gpuyard.worlds.kubernetes.topologies import read_topologies
@@ -71,10 +72,7 @@ class Kubernetes:
         """Jobs that may not use the queue they name, and why."""
         self._reader = JobReader(intents, picture.devices, picture.pods)
         self._known: set[str] = set()
-        self._alarms: list[tuple[int, str]] = []
-        """When which job must be looked at again, although nothing is heard of it."""
-        self._alarms_set: set[tuple[int, str]] = set()
-        """The same, to find them."""
+        self._alarms = Alarms()
         self._held_back: dict[str, Backoff] = {}
         """Jobs that could not be started, and wait before they are tried again."""
         self._unsaid: dict[str, tuple[int, NominateNode]] = {}
@@ -83,6 +81,9 @@ class Kubernetes:
         self.new_jobs: list[str] = []
         self.gone_jobs: list[str] = []
         """What came and went since somebody last looked."""
+        self.noted_jobs: list[str] = []
+        """Jobs of which something else is to be told to their authors than before."""
+        self._notes: dict[str, tuple[Note, ...]] = {}
         self.on_act: Callable[[Sequence[Action]], None] = lambda actions: None
         """Told of what is being done, before it is."""
 
@@ -159,11 +160,10 @@ class Kubernetes:
     @property
     def next_look_ms(self) -> int | None:
         """When something is to be looked at although nothing is heard."""
-        until = [place.until_ms for place in self.intents.places]
-        until += [again_ms for again_ms, _ in self._unsaid.values()]
-        doubts = self.picture.membership.next_doubt_ms
-        alarms = (*until, *(moment_ms for moment_ms, _ in self._alarms[:1]), *(() if doubts is None else (doubts,)))
-        return min(alarms, default=None)
+        moments = [self._alarms.next_ms, self.picture.membership.next_doubt_ms]
+        moments += [place.until_ms for place in self.intents.places]
+        moments += [again_ms for again_ms, _ in self._unsaid.values()]
+        return min((moment_ms for moment_ms in moments if moment_ms is not None), default=None)
 
     def _node(self, name: str) -> Node:
         published = self.picture.devices.get(name)
@@ -179,10 +179,8 @@ class Kubernetes:
         gone, self.picture.gone_pods = self.picture.gone_pods, []
         for record in gone:
             self._settled(record, now_ms)
-        while self._alarms and self._alarms[0][0] <= now_ms:
-            alarm = heapq.heappop(self._alarms)
-            self._alarms_set.discard(alarm)
-            self.picture.mark(alarm[1])
+        for job in self._alarms.due(now_ms):
+            self.picture.mark(job)
         self._keep_places(now_ms)
         self._pass_places_on()
         self._say_again(now_ms)
@@ -262,11 +260,19 @@ class Kubernetes:
             self._forget(id)
             return None
         self._set_alarms(id, records, now_ms)
+        self._look_for_notes(id, records)
         return self._with_staleness(job, now_ms)
+
+    def _look_for_notes(self, id: str, records: Iterable[PodRecord]) -> None:
+        notes = next((record.grouping.notes for record in records if record.grouping is not None), ())
+        if notes != self._notes.get(id, ()):
+            self._notes[id] = notes
+            self.noted_jobs.append(id)
 
     def _forget(self, id: str) -> None:
         """Nothing of it runs or waits; what is over of it still tells that it could not be started."""
         self._held_back.pop(id, None)
+        self._notes.pop(id, None)
         if id not in self.picture.groups:
             self.intents.forget_job(id)
 
@@ -329,17 +335,11 @@ class Kubernetes:
         backoff = backoff_of(id, records, self.intents, now_ms)
         if backoff is not None:
             self._held_back[id] = backoff
-            self._set_alarm(backoff.until_ms, id)
+            self._alarms.set(backoff.until_ms, id, now_ms)
         for record in records:
             if record.leaving and record.node and not record.over:
-                self._set_alarm(record.deleted_ms + STUCK_MS + 1, id, after_ms=now_ms)
-            self._set_alarm(self.intents.protected.get(record.uid, 0), id, after_ms=now_ms)
-
-    def _set_alarm(self, moment_ms: int, id: str, after_ms: int = 0) -> None:
-        """Once for each moment, however often the job is looked at until then."""
-        if moment_ms > after_ms and (moment_ms, id) not in self._alarms_set:
-            self._alarms_set.add((moment_ms, id))
-            heapq.heappush(self._alarms, (moment_ms, id))
+                self._alarms.set(record.deleted_ms + STUCK_MS + 1, id, now_ms)
+            self._alarms.set(self.intents.protected.get(record.uid, 0), id, now_ms)
 
     # ------------------------------------------------------------------------------------------------------------ act
 
