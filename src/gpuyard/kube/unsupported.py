@@ -18,6 +18,7 @@ from gpuyard.kubeapi.paths import path_of
 from gpuyard.platform.clock import wall_ms
 from gpuyard.worlds.kubernetes.objects import Metadata
 from gpuyard.worlds.kubernetes.picture import Picture
+from gpuyard.worlds.kubernetes.raw import items_at
 from gpuyard.worlds.kubernetes.world import pod_name
 from gpuyard.worlds.kubernetes.writer import Writer
 
@@ -101,6 +102,7 @@ class Unsupported:
         await self._patched(path, {"status": status})
 
     def _tell_pods(self) -> None:
+        self._pods &= {record.uid for record in self._picture.pods.values()}
         for record in self._picture.pods.values():
             asks = any(key.startswith(NUMA) for key in record.pod.metadata.annotations or ())
             if record.ours and asks and record.uid not in self._pods:
@@ -124,7 +126,7 @@ def _told_status(kind: Kind, status: dict[str, Any]) -> dict[str, Any] | None:
     if kind.field != "conditions":
         text = f"{REASON}: {kind.why}"
         return None if status.get(kind.field) else {kind.field: text}
-    conditions = [one for one in status.get("conditions") or () if isinstance(one, dict)]
+    conditions = [one for one in items_at(status, "conditions") if isinstance(one, dict)]
     if any(one.get("type") == TYPE for one in conditions):
         return None
     return {"conditions": [*conditions, _condition(kind.why)]}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from typing import Final
+from typing import Final, TypeVar
 from urllib.parse import urlencode
 
 import msgspec
@@ -42,6 +42,7 @@ _UNAUTHORISED: Final = 401
 _BUSY: Final = frozenset({429, 503})
 
 Params = Mapping[str, str]
+Kind = TypeVar("Kind")
 
 
 class Status(msgspec.Struct, frozen=True):
@@ -159,6 +160,14 @@ class KubeClient:
             f"the API server {self.access.server} does not answer: {why}",
             fix="see whether it runs: kubectl cluster-info",
         )
+
+
+def decoded(content: bytes | msgspec.Raw, kind: type[Kind], path: str) -> Kind:
+    """What the server has answered; one that makes no sense is a KubeError, as no answer is."""
+    try:
+        return msgspec.json.decode(content, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise KubeError(f"the API server's answer about {path} cannot be read: {error}") from None
 
 
 def refusal(status: int, content: bytes, request: str) -> KubeRefusedError:

@@ -198,22 +198,11 @@ class Follower(Generic[Object]):
         return Gone(found) if event.type == "DELETED" else Changed(found)
 
     def _read(self, raw: msgspec.Raw) -> Object | None:
-        """One object; without those of its fields that are of a wrong type, or None where too little is left."""
-        try:
-            read: Object = self._decoder.decode(raw)
-            return read
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            return self._salvaged(raw, error)
-
-    def _salvaged(self, raw: msgspec.Raw, error: Exception) -> Object | None:
-        about = _decoded(_VERSIONS, raw, self._path).metadata
-        named = f"{about.namespace}/{about.name}" if about.namespace else about.name
-        found = salvaged(raw, self._decoder.type)
-        if found is None:
-            self._oddity(f"{named} cannot be read and is left out: {error}")
-            return None
-        self._oddity(f"{named} is read without {', '.join(found[1])}: {error}")
-        read: Object = found[0]
+        """One object; None where it has to be left out."""
+        found, odd = _object(self._decoder, raw, self._path)
+        if odd:
+            self._oddity(odd)
+        read: Object | None = found
         return read
 
 
@@ -223,7 +212,8 @@ async def listed(
     """All objects of a collection as they are now, for those who do not want to follow it."""
     decoder = msgspec.json.Decoder(kind)
     pages = _pages(client, path, selectors or {})
-    return [_decoded(decoder, raw, path) async for page in pages for raw in page.items or ()]
+    found = [_object(decoder, raw, path)[0] async for page in pages for raw in page.items or ()]
+    return [one for one in found if one is not None]
 
 
 async def _pages(client: KubeClient, path: str, selectors: Mapping[str, str]) -> AsyncIterator[_List]:
@@ -252,6 +242,19 @@ async def _lines(pieces: AsyncIterator[bytes], path: str) -> AsyncIterator[bytes
             held, size = [line], len(line)
         if size > MAX_EVENT_BYTES:
             raise KubeError(f"an event of {path} is larger than {MAX_EVENT_BYTES >> 20} MiB")
+
+
+def _object(decoder: msgspec.json.Decoder[Any], raw: msgspec.Raw, path: str) -> tuple[Any, str]:
+    """One object, without those of its fields that are of a wrong type, and what is odd about it; None: all of it."""
+    try:
+        return decoder.decode(raw), ""
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        about = _decoded(_VERSIONS, raw, path).metadata
+        named = f"{about.namespace}/{about.name}" if about.namespace else about.name
+        found = salvaged(raw, decoder.type)
+        if found is None:
+            return None, f"{named} cannot be read and is left out: {error}"
+        return found[0], f"{named} is read without {', '.join(found[1])}: {error}"
 
 
 def _decoded(decoder: msgspec.json.Decoder[Any], content: bytes | msgspec.Raw, path: str) -> Any:  # noqa: ANN401

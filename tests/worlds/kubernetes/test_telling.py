@@ -212,3 +212,11 @@ def test_an_eviction_is_an_event_that_names_rule_and_beneficiary() -> None:
 )
 def test_only_where_a_node_more_would_help_it_is_called_unschedulable(tokens: list[Token], word: str) -> None:
     assert word_for(Reason(token) for token in tokens) == word
+
+
+def test_the_event_of_a_pod_with_a_long_name_has_a_name_the_server_takes() -> None:
+    told = Told()
+    name = "a" * 199 + "-" + "b" * 20
+    told.teller.bound(BindPod(f"a/pod/{name}", PodName("a", name, "u"), "n1"))
+    told.words.write()
+    assert "-." not in told.words.created[0]["metadata"]["name"]

@@ -15,10 +15,8 @@ from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from typing import Any, Final, Protocol
 
-import msgspec
-
 from gpuyard.errors import KubeError, KubeRefusedError
-from gpuyard.kubeapi.client import CONFLICT, NOT_FOUND, STRATEGIC, KubeClient
+from gpuyard.kubeapi.client import CONFLICT, NOT_FOUND, STRATEGIC, KubeClient, decoded
 from gpuyard.kubeapi.moments import text_of
 from gpuyard.kubeapi.paths import path_of
 from gpuyard.kubeapi.rate import Rate
@@ -308,7 +306,7 @@ class Writer:
     async def _is_ready(self, bind: BindPod, claim: str) -> bool:
         path = path_of("persistentvolumeclaims", claim, namespace=bind.pod.namespace)
         content = await self._again(lambda: self._client.get(path), NOTE_MS)
-        return msgspec.json.decode(content, type=VolumeClaim).status.phase == "Bound"
+        return decoded(content, VolumeClaim, path).status.phase == "Bound"
 
     async def _bind(self, bind: BindPod) -> None:
         """At once; what fails, or did so before, is left to those who do nothing else."""
@@ -378,13 +376,11 @@ class Writer:
         """This very pod as it is now; None where it is there no more."""
         path = path_of("pods", name.name, namespace=name.namespace)
         try:
-            pod = msgspec.json.decode(await self._client.get(path), type=Pod)
+            pod = decoded(await self._client.get(path), Pod, path)
         except KubeRefusedError as refused:
             if refused.status == NOT_FOUND:
                 return None
             raise
-        except msgspec.DecodeError as error:
-            raise KubeError(f"the API server's answer about {path} cannot be read: {error}") from None
         return pod if pod.metadata.uid == name.uid else None
 
     async def _evict(self, evict: EvictPod) -> None:
