@@ -159,10 +159,92 @@ def test_a_refusal_is_told_and_tried_again(status: int) -> None:
 
 
 def test_an_answer_that_makes_no_sense_is_a_named_error() -> None:
-    script = Script(listed({"metadata": {"name": 7}}), listed(), QUIET)
+    script = Script(Answer(200, {"metadata": {}, "items": 7}), listed(), QUIET)
     found, heard = told(script, 1)
     assert found == ["list "]
     assert "cannot be read" in str(heard[0])
+
+
+def test_a_server_that_takes_up_every_watch_only_to_say_that_it_is_too_old_is_not_asked_without_a_pause(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(follow, "FIRST_WAIT_MS", 200)
+    monkeypatch.setattr(follow, "MOST_WAIT_MS", 1_000)
+    too_old = watched({"type": "ERROR", "object": {"code": 410, "reason": "Expired", "message": "too old"}})
+    script = Script(*[listed(version="5"), too_old] * 200)
+
+    async def follow_for_a_while() -> None:
+        async with serving(script) as client:
+            async with asyncio.timeout(1):
+                async for _ in Follower(client, PATH, Thing, outage=lambda error: None).changes():
+                    pass
+
+    with pytest.raises(TimeoutError):
+        asyncio.run(follow_for_a_while())
+    assert len(script.asked) < 60
+
+
+# -------------------------------------------------------------------------------------------- objects of another shape
+
+
+class Spec(msgspec.Struct, frozen=True):
+    size: int = 0
+    names: list[str] | None = None
+
+
+class Shaped(msgspec.Struct, frozen=True):
+    metadata: Meta
+    spec: Spec = Spec()
+
+
+def shaped(name: object, version: str = "1", **spec: Any) -> dict[str, Any]:
+    return {"metadata": {"name": name, "resourceVersion": version}, "spec": spec}
+
+
+def read(script: Script, count: int) -> tuple[list[Any], list[str]]:
+    said: list[str] = []
+
+    async def collect() -> list[Any]:
+        found = []
+        async with serving(script) as client:
+            followed = Follower(client, PATH, Shaped, outage=lambda error: None, oddity=said.append)
+            async for change in followed.changes():
+                found.append(change)
+                if len(found) == count:
+                    break
+        return found
+
+    return asyncio.run(limited(collect)), said
+
+
+def test_a_field_of_a_wrong_type_is_as_if_it_were_not_there_and_the_others_are_read() -> None:
+    wrong = shaped("a", size="large", names=["x"])
+    script = Script(
+        listed(wrong, shaped("b", size=2)),
+        watched(
+            {"type": "MODIFIED", "object": shaped("b", "7", size=3, names=["x", 5])},
+            {"type": "DELETED", "object": shaped("a", "8", size={})},
+            HANG,
+        ),
+    )
+    found, said = read(script, 3)
+    assert found == [
+        Listed((Shaped(Meta("a"), Spec(0, ["x"])), Shaped(Meta("b"), Spec(2)))),
+        Changed(Shaped(Meta("b"), Spec(3))),
+        Gone(Shaped(Meta("a"))),
+    ]
+    assert said[0].startswith("a is read without spec.size: Expected `int`, got `str`")
+
+
+def test_what_has_no_name_is_left_out_and_the_watch_goes_on() -> None:
+    script = Script(
+        listed(shaped(7), shaped("b")),
+        watched({"type": "ADDED", "object": shaped(None, "7")}, {"type": "ADDED", "object": shaped("c", "8")}, HANG),
+    )
+    found, said = read(script, 2)
+    assert found == [Listed((Shaped(Meta("b")),)), Changed(Shaped(Meta("c")))]
+    assert len(said) == 2
+    assert len([asked for asked in script.asked if asked.is_watch]) == 1
 
 
 def test_an_event_without_end_is_not_held(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -340,3 +340,15 @@ def test_a_lease_that_is_renewed_while_we_watch_is_held() -> None:
         assert await is_held(office.client, "sys", "gpuyard-scheduler") == "kai"
 
     in_office(LeaseServer(), do)
+
+
+def test_an_answer_that_makes_no_sense_ends_nothing() -> None:
+    server = LeaseServer()
+    server.faults = [lambda do: Answer(201, b"<html>"), lambda do: Answer(200, {"metadata": 7})]
+
+    async def do(office: Office) -> None:
+        one = office.candidate("one")
+        await until(one.holds)
+        assert any("cannot be read" in said for said in office.said)
+
+    in_office(server, do)

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from gpuyard.errors import KubeUnreachableError
+from gpuyard.errors import KubeRefusedError, KubeUnreachableError
 from gpuyard.kube import statuses
 from gpuyard.kube.statuses import Statuses, amounts
 from gpuyard.loop.loop import Loop
+from gpuyard.worlds.kubernetes.telling import AGAIN_MS
 from tests.worlds.kubernetes.small_cluster import SmallCluster
 from tests.worlds.kubernetes.words import Words
 
@@ -127,3 +128,27 @@ def test_nothing_is_kept_of_what_is_gone(told: Told) -> None:
 @pytest.mark.parametrize(("milli", "text"), [(0, "0"), (8_000, "8"), (500, "500m"), (1_250, "1250m")])
 def test_amounts_are_written_as_kubernetes_writes_them(milli: int, text: str) -> None:
     assert amounts((milli, 250, 1 << 30)) == {GPU: text, "cpu": "250m", "memory": str(1 << 30)}
+
+
+def test_groups_that_wait_are_not_written_about_whenever_somebody_else_starts(told: Told) -> None:
+    for at in range(3):
+        told.cluster.add_group(f"g{at}", 1)
+        told.cluster.add_pod(f"large-{at}", 8, group=f"g{at}")
+    told.cluster.add_pod("small", 1)
+    told.tell()
+    for at in range(5):
+        told.cluster.add_pod(f"other-{at}", 1)
+        assert not {"g1", "g2"} & told.tell().keys(), "only the numbers in their sentence are others"
+        told.cluster.pass_time(1_000)
+    told.cluster.pass_time(AGAIN_MS)
+    told.cluster.add_pod("one-more", 1)
+    assert {"g1", "g2"} <= told.tell().keys()
+
+
+def test_what_is_refused_for_good_is_not_written_again_and_again(told: Told) -> None:
+    told.words.faults.append(KubeRefusedError("no such field", status=422))
+    told.tell()
+    before = told.words.failed
+    for _ in range(3):
+        assert told.tell() == {}
+    assert told.words.failed == before

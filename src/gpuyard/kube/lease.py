@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from gpuyard.errors import KubeError, KubeRefusedError
-from gpuyard.kubeapi.client import CONFLICT, NOT_FOUND, KubeClient
+from gpuyard.kubeapi.client import CONFLICT, NOT_FOUND, KubeClient, decoded
 from gpuyard.kubeapi.paths import path_of
 from gpuyard.platform.chance import some_of
 from gpuyard.platform.clock import boot_ms, wall_micros_text
@@ -174,7 +174,7 @@ class Leadership:
             if error.status == NOT_FOUND:
                 return None
             raise
-        found = msgspec.json.decode(content, type=Lease)
+        found = decoded(content, Lease, self._path(self._name))
         if self._seen is None or found.spec != self._seen.spec:
             self._seen_at_ms = boot_ms()
         self._seen = found
@@ -209,7 +209,7 @@ class Leadership:
         self._take(await self._client.replace(self._path(self._name), self._body(spec, version)))
 
     def _take(self, content: bytes) -> None:
-        self._seen = msgspec.json.decode(content, type=Lease)
+        self._seen = decoded(content, Lease, self._path(self._name))
         self._seen_at_ms = boot_ms()
         self.holder = self._seen.spec.holder_identity or ""
 
@@ -276,10 +276,9 @@ async def is_held(client: KubeClient, namespace: str, name: str) -> str:
 
 async def read_lease(client: KubeClient, namespace: str, name: str = NAME) -> Lease | None:
     """None where there is none."""
+    path = path_of("leases", name, namespace=namespace, group=GROUP)
     try:
-        return msgspec.json.decode(
-            await client.get(path_of("leases", name, namespace=namespace, group=GROUP)), type=Lease
-        )
+        return decoded(await client.get(path), Lease, path)
     except KubeRefusedError as error:
         if error.status == NOT_FOUND:
             return None

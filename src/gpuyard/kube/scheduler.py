@@ -54,6 +54,8 @@ PODS: Final = "pods"
 SEE_S: Final = 0.02
 UNSUPPORTED_S: Final = 30
 """How often objects are looked for that are not acted on."""
+MAX_ODD_ONES: Final = 1_000
+"""Objects that cannot be read as they are, of which each is told once."""
 TELL_MS: Final = 200
 """How often people are told what is new."""
 
@@ -107,6 +109,7 @@ class Scheduler:
         self._books = asyncio.Lock()
         """Held while the books are planned on, which may be in another thread, or read from."""
         self._out: dict[str, str] = {}
+        self._odd_ones: set[tuple[str, str]] = set()
         self._deposed = False
         """Whether something that was decided could not be written, because we did not lead at that moment."""
 
@@ -152,6 +155,7 @@ class Scheduler:
             outage=lambda error: self._outage(source.kind, error),
             selectors=dict(source.selectors),
             optional=source.optional,
+            oddity=lambda said: self._odd(source.kind, said),
         )
         asked_at_ms = boot_ms()
         async for change in follower.changes():
@@ -199,7 +203,14 @@ class Scheduler:
         path = owner_path(*kind)
         assert path is not None
         name = "/".join(kind)
-        follower = Follower(self._client, path, Owner, outage=lambda error: self._outage(name, error), optional=True)
+        follower = Follower(
+            self._client,
+            path,
+            Owner,
+            outage=lambda error: self._outage(name, error),
+            optional=True,
+            oddity=lambda said: self._odd(name, said),
+        )
         async for change in follower.changes():
             self.picture.take_owner(kind, change, wall_ms())
             self._wake.set()
@@ -219,6 +230,12 @@ class Scheduler:
         elif known != str(error):
             self._out[kind] = str(error)
             self._say(f"{kind}: {error}")
+
+    def _odd(self, kind: str, said: str) -> None:
+        """Told once of each object; of many only some."""
+        if (kind, said) not in self._odd_ones and len(self._odd_ones) < MAX_ODD_ONES:
+            self._odd_ones.add((kind, said))
+            self._say(f"{kind}: {said}")
 
     # ------------------------------------------------------------------------------------------------------------ lead
 
@@ -305,7 +322,8 @@ class Scheduler:
         """Who came and who went: for the log, and for those whose workload was read otherwise than they may think."""
         new, self.world.new_jobs = self.world.new_jobs, []
         gone, self.world.gone_jobs = self.world.gone_jobs, []
-        for id in new:
+        noted, self.world.noted_jobs = self.world.noted_jobs, []
+        for id in noted:
             self.teller.job_notes(id)
         if self._log is None:
             return
@@ -325,7 +343,7 @@ class Scheduler:
                     continue
                 if told != self.cycles:
                     told = self.cycles
-                    self.teller.waiting(loop.last, self.world.held_jobs())
+                    self.teller.waiting(loop.last, self.world.held_jobs(), self.world.pods_held())
                     self.teller.queue_notes(self.picture.tree)
                     self.teller.node_notes()
                 if written != self.cycles and self.statuses.write(loop):

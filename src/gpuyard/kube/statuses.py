@@ -1,7 +1,8 @@
 """What queues and groups say of themselves: held, asked for, fair share, conditions.
 
 Place in the flow: ledger, plan ─**statuses**─▶ writer ─▶ status of Queue and PodGroup. Invariant: a status is written
-when it differs from the one written last, and not more often than every WRITE_MS.
+when it differs from the one written last, and not more often than every WRITE_MS; other numbers in the sentence about
+who waits are no difference for a while, or everybody who waits would be written about whenever anybody starts.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from gpuyard.platform.clock import monotonic_ms
 from gpuyard.scheduler.draft import Draft
 from gpuyard.worlds.kubernetes.newest import Newest
 from gpuyard.worlds.kubernetes.picture import Picture
-from gpuyard.worlds.kubernetes.telling import word_for
-from gpuyard.worlds.kubernetes.writer import Writer
+from gpuyard.worlds.kubernetes.telling import AGAIN_MS, word_for
+from gpuyard.worlds.kubernetes.writer import Writer, is_final
 
 WRITE_MS: Final = 1_000
 GPU_RESOURCE: Final = "nvidia.com/gpu"
@@ -46,6 +47,8 @@ class Statuses:
         self._written: dict[str, Status] = {}
         """By subject, and which object of that name it was."""
         self._since: dict[tuple[str, str], tuple[Status, str]] = {}
+        self._texts: dict[str, tuple[str, str, int]] = {}
+        """Of groups: the word, the sentence, and when that was first said."""
         self._newest = Newest(writer.say)
         self._at_ms = 0
 
@@ -63,6 +66,7 @@ class Statuses:
         there = {*self._write_queues(loop), *self._write_groups(loop)}
         self._written = {subject: status for subject, status in self._written.items() if subject in there}
         self._since = {key: since for key, since in self._since.items() if key[0] in there}
+        self._texts = {subject: said for subject, said in self._texts.items() if subject in there}
         return True
 
     # ---------------------------------------------------------------------------------------------------------- queues
@@ -125,6 +129,7 @@ class Statuses:
         reasons = loop.why_waiting.get(id, ())
         text = waiting_text(reasons) if reasons else "all of it that can run has its place"
         word = word_for(reasons) if reasons else "Scheduled"
+        text = self._calm(subject, word, text)
         condition = self._condition(subject, "Scheduled", not reasons, word, text)
         blocked = self._condition(subject, "UnschedulableOnNodePool", bool(reasons), word, text)
         return {
@@ -144,6 +149,15 @@ class Statuses:
 
     # --------------------------------------------------------------------------------------------------------- writing
 
+    def _calm(self, subject: str, word: str, text: str) -> str:
+        """The sentence that was said last of the same word, unless that was a while ago."""
+        now_ms = self._now_ms()
+        said_word, said, at_ms = self._texts.get(subject, ("", "", 0))
+        if said_word == word and now_ms - at_ms < AGAIN_MS:
+            return said
+        self._texts[subject] = (word, text, now_ms)
+        return text
+
     def _condition(self, subject: str, kind: str, holds: bool, reason: str, message: str) -> Status:
         """With the moment since when it has said the same, whatever its numbers."""
         condition = {"type": kind, "status": "True" if holds else "False", "reason": reason}
@@ -162,7 +176,8 @@ class Statuses:
         try:
             await self._writer.request(lambda: self._client.merge(path, {"status": status}))
         except KubeError as error:
-            self._written.pop(subject, None)
+            if not is_final(error) or (isinstance(error, KubeRefusedError) and error.status == CONFLICT):
+                self._written.pop(subject, None)
             if not isinstance(error, KubeRefusedError) or error.status not in (NOT_FOUND, CONFLICT):
                 raise
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from typing import Final
+from typing import Final, TypeVar
 from urllib.parse import urlencode
 
 import msgspec
@@ -42,6 +42,7 @@ _UNAUTHORISED: Final = 401
 _BUSY: Final = frozenset({429, 503})
 
 Params = Mapping[str, str]
+Kind = TypeVar("Kind")
 
 
 class Status(msgspec.Struct, frozen=True):
@@ -161,11 +162,19 @@ class KubeClient:
         )
 
 
+def decoded(content: bytes | msgspec.Raw, kind: type[Kind], path: str) -> Kind:
+    """What the server has answered; one that makes no sense is a KubeError, as no answer is."""
+    try:
+        return msgspec.json.decode(content, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise KubeError(f"the API server's answer about {path} cannot be read: {error}") from None
+
+
 def refusal(status: int, content: bytes, request: str) -> KubeRefusedError:
     """An answer of no, in the server's own words."""
     try:
         said = msgspec.json.decode(content, type=Status)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError):
         said = Status(message=content[:200].decode("utf-8", "replace").strip())
     fix = "grant it (the folder deploy has the roles), or use another identity" if status in (401, 403) else ""
     what = f"the API server refuses {request}: {said.message or said.reason or status}"

@@ -51,7 +51,10 @@ def event_of(
     return {
         "apiVersion": "events.k8s.io/v1",
         "kind": "Event",
-        "metadata": {"name": f"{subject.name[:200]}.{digest}", "namespace": subject.namespace or CLUSTER_EVENTS},
+        "metadata": {
+            "name": f"{subject.name[:200].rstrip('-.')}.{digest}",
+            "namespace": subject.namespace or CLUSTER_EVENTS,
+        },
         "eventTime": at,
         "reportingController": author.controller,
         "reportingInstance": author.instance[:MAX_INSTANCE],

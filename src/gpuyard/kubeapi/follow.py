@@ -2,7 +2,8 @@
 
 Place in the flow: API server ─list, watch─▶ **follow** ─Listed, Changed, Gone─▶ whoever keeps a picture. Invariants:
 between two `Listed` no change is left out; after a gap that cannot be closed (410) there is a new `Listed`, and what
-is not in it is gone; a watch that has gone silent is noticed within SILENCE_S and opened anew where it stood.
+is not in it is gone; a watch that has gone silent is noticed within SILENCE_S and opened anew where it stood; one
+object that cannot be read keeps nobody from the others.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import msgspec
 
 from gpuyard.errors import KubeError, KubeRefusedError
 from gpuyard.kubeapi.client import GONE, NOT_FOUND, KubeClient, Status, refusal
+from gpuyard.kubeapi.salvage import salvaged
 from gpuyard.platform.chance import some_of
 
 PAGE: Final = 500
@@ -31,6 +33,8 @@ MOST_WAIT_MS: Final = 5_000
 Object = TypeVar("Object")
 Outage = Callable[[KubeError | None], None]
 """Told of every failure, and with None whenever the server has answered."""
+Oddity = Callable[[str], None]
+"""Told of every object that could not be read as it is."""
 
 
 class Listed(msgspec.Struct, Generic[Object], frozen=True):
@@ -71,6 +75,8 @@ class _Event(msgspec.Struct):
 
 class _Meta(msgspec.Struct, rename="camel"):
     resource_version: str = ""
+    namespace: Any = ""
+    name: Any = ""
 
 
 class _Versioned(msgspec.Struct):
@@ -80,6 +86,7 @@ class _Versioned(msgspec.Struct):
 _LISTS: Final = msgspec.json.Decoder(_List)
 _EVENTS: Final = msgspec.json.Decoder(_Event)
 _VERSIONS: Final = msgspec.json.Decoder(_Versioned)
+_STATUSES: Final = msgspec.json.Decoder(Status)
 
 
 class Follower(Generic[Object]):
@@ -94,6 +101,7 @@ class Follower(Generic[Object]):
         outage: Outage,
         selectors: Mapping[str, str] | None = None,
         optional: bool = False,
+        oddity: Oddity = lambda said: None,
     ) -> None:
         """`optional`: a kind the cluster may not know, which then counts as one of which there is no object."""
         self._client = client
@@ -102,6 +110,7 @@ class Follower(Generic[Object]):
         self._selectors = dict(selectors or {})
         self._outage = outage
         self._optional = optional
+        self._oddity = oddity
         self._version = ""
         self._failures = 0
 
@@ -111,12 +120,12 @@ class Follower(Generic[Object]):
             try:
                 if not self._version:
                     listed = await self._list()
-                    self._well()
+                    self._outage(None)
                     yield listed
                 stood = self._version
                 async for change in self._watch():
-                    self._well()
                     yield change
+                self._failures = 0
                 if self._version == stood:
                     # Somebody between us and the server may end every watch at once.
                     await asyncio.sleep(some_of(FIRST_WAIT_MS) / 1000)
@@ -131,12 +140,11 @@ class Follower(Generic[Object]):
     def _is_absent(self, error: KubeError) -> bool:
         return self._optional and isinstance(error, KubeRefusedError) and error.status == NOT_FOUND
 
-    def _well(self) -> None:
-        self._failures = 0
-        self._outage(None)
-
     async def _pause(self, error: KubeError) -> None:
-        """A version that is too old is no failure: we list anew, at once unless that does not help either."""
+        """A version that is too old is no failure: we list anew, at once unless that does not help either.
+
+        It has helped once a watch has told of something, or has lasted: a server may take up a watch only to say no.
+        """
         self._failures += 1
         if isinstance(error, KubeRefusedError) and error.status == GONE:
             self._version = ""
@@ -151,7 +159,8 @@ class Follower(Generic[Object]):
         found: list[Object] = []
         version = ""
         async for page in _pages(self._client, self._path, self._selectors):
-            found += [_decoded(self._decoder, raw, self._path) for raw in page.items or ()]
+            read = [self._read(raw) for raw in page.items or ()]
+            found += [one for one in read if one is not None]
             version = page.metadata.resource_version
         # Only once all pages are there: what is watched from the version of a part would never be listed.
         self._version = version
@@ -168,22 +177,33 @@ class Follower(Generic[Object]):
             "timeoutSeconds": str(WATCH_S),
         }
         async with self._client.stream(self._path, params, SILENCE_S) as pieces:
-            self._well()
+            self._outage(None)
             async for line in _lines(pieces, self._path):
                 change = self._change(line)
+                self._failures = 0
                 if change is not None:
                     yield change
 
     def _change(self, line: bytes) -> Change[Object] | None:
         event = _decoded(_EVENTS, line, self._path)
         if event.type == "ERROR":
-            said = msgspec.json.decode(event.object, type=Status)
+            said = _decoded(_STATUSES, event.object, self._path)
             raise refusal(said.code, bytes(event.object), f"to go on with {self._path}")
         self._version = _decoded(_VERSIONS, event.object, self._path).metadata.resource_version
         if event.type == "BOOKMARK":
             return None
-        found = _decoded(self._decoder, event.object, self._path)
+        found = self._read(event.object)
+        if found is None:
+            return None
         return Gone(found) if event.type == "DELETED" else Changed(found)
+
+    def _read(self, raw: msgspec.Raw) -> Object | None:
+        """One object; None where it has to be left out."""
+        found, odd = _object(self._decoder, raw, self._path)
+        if odd:
+            self._oddity(odd)
+        read: Object | None = found
+        return read
 
 
 async def listed(
@@ -192,7 +212,8 @@ async def listed(
     """All objects of a collection as they are now, for those who do not want to follow it."""
     decoder = msgspec.json.Decoder(kind)
     pages = _pages(client, path, selectors or {})
-    return [_decoded(decoder, raw, path) async for page in pages for raw in page.items or ()]
+    found = [_object(decoder, raw, path)[0] async for page in pages for raw in page.items or ()]
+    return [one for one in found if one is not None]
 
 
 async def _pages(client: KubeClient, path: str, selectors: Mapping[str, str]) -> AsyncIterator[_List]:
@@ -221,6 +242,19 @@ async def _lines(pieces: AsyncIterator[bytes], path: str) -> AsyncIterator[bytes
             held, size = [line], len(line)
         if size > MAX_EVENT_BYTES:
             raise KubeError(f"an event of {path} is larger than {MAX_EVENT_BYTES >> 20} MiB")
+
+
+def _object(decoder: msgspec.json.Decoder[Any], raw: msgspec.Raw, path: str) -> tuple[Any, str]:
+    """One object, without those of its fields that are of a wrong type, and what is odd about it; None: all of it."""
+    try:
+        return decoder.decode(raw), ""
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        about = _decoded(_VERSIONS, raw, path).metadata
+        named = f"{about.namespace}/{about.name}" if about.namespace else about.name
+        found = salvaged(raw, decoder.type)
+        if found is None:
+            return None, f"{named} cannot be read and is left out: {error}"
+        return found[0], f"{named} is read without {', '.join(found[1])}: {error}"
 
 
 def _decoded(decoder: msgspec.json.Decoder[Any], content: bytes | msgspec.Raw, path: str) -> Any:  # noqa: ANN401

@@ -585,6 +585,11 @@ def test_where_owners_are_read() -> None:
     assert owner_path("v1", "Pod") is None, "all pods are read anyway"
 
 
+@pytest.mark.parametrize("version", ["", "v中", "v1\r\nX: y", "v1 x", "v1?watch=true", "..", "1", "v1%2f", "v1٣"])
+def test_whoever_names_an_owner_cannot_make_a_path_of_it_that_leads_elsewhere(version: str) -> None:
+    assert owner_path(f"batch/{version}", "Job") is None
+
+
 def test_a_ring_of_owners_ends() -> None:
     one = an_owner("{apiVersion: example.com/v1, kind: Ring, metadata: {name: one}}")
     two = owned_by(one, an_owner("{apiVersion: example.com/v1, kind: Ring, metadata: {name: two}}"))

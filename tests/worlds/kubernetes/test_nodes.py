@@ -190,3 +190,8 @@ def test_with_the_single_strategy_slices_are_plain_devices() -> None:
     devices = node_of(with_gpus(7, labels=labels), None).devices
     assert len(devices) == 7
     assert not any(device.mig for device in devices)
+
+
+def test_a_node_that_offers_absurdly_many_slices_is_read_at_once_and_cut() -> None:
+    node = node_of(with_gpus(2, {"1g.5gb": 10**12, "7g.40gb": 10**12}), None)
+    assert len(node.devices) == MAX_DEVICES_PER_NODE

@@ -8,7 +8,7 @@ import msgspec
 
 from gpuyard.kubeapi.follow import Changed, Gone, Listed
 from gpuyard.worlds.kubernetes import objects
-from gpuyard.worlds.kubernetes.membership import DOUBT_MS
+from gpuyard.worlds.kubernetes.membership import DOUBT_MS, MAX_VERSIONS
 from gpuyard.worlds.kubernetes.objects import Owner, Pod
 from gpuyard.worlds.kubernetes.picture import Picture
 from gpuyard.worlds.kubernetes.settings import Settings
@@ -270,10 +270,10 @@ def test_a_budget_marks_running_pods_of_its_namespace_only() -> None:
         objects.DisruptionBudget,
     )
     assert seen.take("budgets", Changed(budget)) == ["default/pod/a"]
-    assert not seen.picture.surroundings.allows_disruption(seen.picture.pods["default/a"])
+    assert not seen.picture.surroundings.allows_disruption([seen.picture.pods["default/a"]], together=True)
     assert seen.take("budgets", Changed(budget)) == []
     assert seen.take("budgets", Gone(budget)) == ["default/pod/a"]
-    assert seen.picture.surroundings.allows_disruption(seen.picture.pods["default/a"])
+    assert seen.picture.surroundings.allows_disruption([seen.picture.pods["default/a"]], together=True)
 
 
 def test_a_node_that_only_lives_is_no_news() -> None:
@@ -293,3 +293,27 @@ def test_it_is_whole_once_every_kind_was_listed() -> None:
     assert not seen.picture.is_whole(["pods", "nodes"])
     seen.take("nodes", Listed(()))
     assert seen.picture.is_whole(["pods", "nodes"])
+
+
+def test_versions_of_owners_that_nobody_knows_are_followed_only_up_to_a_bound() -> None:
+    seen = Seen()
+    for at in range(20):
+        job = an_owner(f"{{apiVersion: batch/v{at + 1}, kind: Job, metadata: {{name: train}}}}")
+        seen.put(ours(f"p{at}", job))
+    deployment = an_owner("{apiVersion: apps/v1, kind: ReplicaSet, metadata: {name: web}}")
+    seen.put(ours("q", deployment))
+    assert len(seen.picture.membership.wanted_kinds) == MAX_VERSIONS + 1
+    assert ("apps/v1", "ReplicaSet") in seen.picture.membership.wanted_kinds
+    assert "default/job/train" in seen.picture.groups, "the others are grouped without waiting for their owner"
+
+
+def test_a_pod_whose_owner_is_gone_stays_in_its_group_whatever_else_changes() -> None:
+    pod = on("n1", ours("p", JOB))
+    seen = Seen(pod)
+    seen.owners(JOBS, JOB)
+    seen.picture.take_owner(JOBS, Gone(JOB), seen.now_ms)
+    seen.put(changed(pod, labels={"new": "label"}))
+    assert list(seen.picture.groups) == ["default/job/train"]
+    seen.take("priorityclasses", Changed(objects.PriorityClass(objects.Metadata(name="c"), 7)))
+    assert list(seen.picture.groups) == ["default/job/train"]
+    assert seen.picture.membership.next_doubt_ms is None

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
 from gpuyard.errors import KubeRefusedError, KubeUnreachableError
 from gpuyard.model.reasons import Reason, Token
 from gpuyard.worlds.kubernetes import telling
-from gpuyard.worlds.kubernetes.telling import AGAIN_MS, MAX_EVENTS_PER_JOB, Teller, word_for
+from gpuyard.worlds.kubernetes.telling import AGAIN_MS, MAX_EVENTS_PER_JOB, QUICK_CHANGES, RETRY_MS, Teller, word_for
 from gpuyard.worlds.kubernetes.writes import BindPod, EvictPod, PodName
 from tests.worlds.kubernetes.small_cluster import SmallCluster
 from tests.worlds.kubernetes.words import Words
@@ -29,7 +30,7 @@ class Told:
         self.cluster.settle()
         assert self.cluster.loop is not None
         before = len(self.words.conditions())
-        self.teller.waiting(self.cluster.loop.last, self.cluster.world.held_jobs())
+        self.teller.waiting(self.cluster.loop.last, self.cluster.world.held_jobs(), self.cluster.world.pods_held())
         self.words.write()
         return self.words.conditions()[before:]
 
@@ -128,7 +129,58 @@ def test_what_could_not_be_written_is_told_again(fault: Exception) -> None:
     told.cluster.add_pod("a")
     told.words.faults.append(fault)  # type: ignore[arg-type]
     assert told.tell() == []
+    assert told.tell() == [], "a server that cannot take it is not asked again at once"
+    told.cluster.pass_time(RETRY_MS)
     assert len(told.tell()) == 1
+    assert len(told.words.events()) <= 1
+
+
+def test_reasons_that_come_and_go_are_no_storm() -> None:
+    told = Told(nodes=1, gpus=1)
+    for at in range(100):
+        told.cluster.add_pod(f"p{at}", 4)
+    conditions = 0
+    bounds: list[dict[str, Any]] = [{"quota": 0, "limit": 0}, {"quota": -1, "limit": -1}]
+    for at in range(60):
+        told.cluster.add_queue("team", resources=dict.fromkeys(("gpu", "cpu", "memory"), bounds[at % 2]))
+        conditions += len(told.tell())
+        told.cluster.pass_time(1_000)
+    assert len(told.words.events()) == 2 * 100, "one for each kind of reason"
+    assert conditions <= 100 * (QUICK_CHANGES + 60_000 // AGAIN_MS)
+
+
+def test_a_pod_that_is_held_is_told_why_and_the_others_of_its_job_what_they_wait_for() -> None:
+    told = Told(nodes=0)
+    told.cluster.add_owner("Job", "train", 2, 1)
+    first, second = sorted(told.cluster.pods)
+    told.cluster.pods[first]["metadata"]["annotations"] = {"gpu-fraction": "0.5"}
+    told.cluster._tell("pods", told.cluster.pods[first])
+    words = {name: word for name, word, _ in told.tell()}
+    assert words == {first: "GpuSharing", second: "Unschedulable"}
+
+
+def test_a_pod_that_waits_for_something_else_has_waited_since_it_said_so_first() -> None:
+    told = Told(nodes=0)
+    told.cluster.add_pod("a")
+    said = {"type": "PodScheduled", "status": "False", "lastTransitionTime": "2023-11-14T00:00:00Z"}
+    told.cluster.pods["a"]["status"]["conditions"] = [said]
+    told.cluster._tell("pods", told.cluster.pods["a"])
+    told.tell()
+    ((_, body),) = told.words.merged
+    assert body["status"]["conditions"][0]["lastTransitionTime"] == said["lastTransitionTime"]
+
+
+def test_a_queue_that_was_made_anew_is_told_again_what_its_author_should_know() -> None:
+    told = Told()
+    for uid in ("one", "one", "two"):
+        told.cluster.add_queue("forgetful", resources={"gpu": {"quota": 1}})
+        told.cluster.queues["forgetful"]["metadata"]["uid"] = uid
+        told.cluster._tell("queues", told.cluster.queues["forgetful"])
+        told.cluster.settle()
+        told.teller.queue_notes(told.cluster.picture.tree)
+    told.words.write()
+    about = [event["regarding"]["uid"] for event in told.words.created if event["reason"] == "LimitUnset"]
+    assert about == ["one", "two"]
 
 
 def test_a_large_job_is_told_by_conditions_and_a_few_events() -> None:
@@ -190,3 +242,11 @@ def test_an_eviction_is_an_event_that_names_rule_and_beneficiary() -> None:
 )
 def test_only_where_a_node_more_would_help_it_is_called_unschedulable(tokens: list[Token], word: str) -> None:
     assert word_for(Reason(token) for token in tokens) == word
+
+
+def test_the_event_of_a_pod_with_a_long_name_has_a_name_the_server_takes() -> None:
+    told = Told()
+    name = "a" * 199 + "-" + "b" * 20
+    told.teller.bound(BindPod(f"a/pod/{name}", PodName("a", name, "u"), "n1"))
+    told.words.write()
+    assert "-." not in told.words.created[0]["metadata"]["name"]

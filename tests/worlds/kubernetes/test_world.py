@@ -131,6 +131,38 @@ def test_what_a_kubelet_does_not_take_is_not_given_to_it_again_at_once(reason: s
     assert len(cluster.settle()) == 1
 
 
+def test_pods_that_are_made_anew_one_by_one_are_not_given_to_the_kubelet_that_takes_none_in_a_storm() -> None:
+    cluster = SmallCluster(nodes=1, gpus=1)
+    cluster.add_owner("ReplicaSet", "web", 1, 1)
+    for _ in range(600):
+        cluster.settle()
+        for name in [name for name in cluster.places() if cluster.pods[name]["status"]["phase"] == "Running"]:
+            cluster.end(name, "Failed", "UnexpectedAdmissionError")
+        cluster.controllers()
+        cluster.pass_time(100)
+    assert 3 <= cluster.kinds_done().count("bind") <= 8, "ever more seldom"
+    cluster.hear()
+    cluster.cycle()
+    assert [held.word for held in cluster.world.held_jobs().values()] == ["BackOff"]
+
+
+def test_a_gang_that_takes_long_to_go_is_looked_at_again_once() -> None:
+    cluster = SmallCluster(nodes=1, gpus=8)
+    cluster.grace_ms = 60_000
+    for at in range(8):
+        cluster.add_pod(f"p{at}", group="g")
+    cluster.add_group("g", 8)
+    cluster.settle()
+    for at in range(8):
+        cluster.delete(f"p{at}")
+    for at in range(50):
+        cluster.pods["p0"]["metadata"]["labels"]["at"] = str(at)
+        cluster._tell("pods", cluster.pods["p0"])
+        cluster.hear()
+        cluster.cycle()
+    assert len(cluster.world._alarms) == 1
+
+
 # --------------------------------------------------------------------------------------------------------------- moves
 
 
@@ -324,6 +356,31 @@ def test_a_budget_that_allows_nothing_is_honoured_and_others_are_found() -> None
     assert cluster.node_of("free") == "gone"
     cluster.add_pod("higher", 4, priority="inference")
     assert "evict" not in [line.split()[0] for line in cluster.settle()]
+
+
+def test_a_gang_of_which_a_budget_can_spare_only_a_part_is_left_alone() -> None:
+    cluster = SmallCluster(nodes=1, gpus=4)
+    cluster.add_group("gang", 4)
+    for at in range(4):
+        cluster.add_pod(f"g{at}", 1, group="gang", labels={"app": "gang"})
+    cluster.settle()
+    cluster.add_budget("spares-one", 1, app="gang")
+    cluster.add_pod("important", 2, priority="build")
+    assert cluster.settle() == []
+    cluster.add_budget("spares-one", 4, app="gang")
+    assert "bind important n1" in cluster.settle()
+
+
+def test_of_an_elastic_gang_a_budget_may_spare_what_is_above_its_minimum() -> None:
+    cluster = SmallCluster(nodes=1, gpus=4)
+    cluster.add_group("gang", 2)
+    for at in range(4):
+        cluster.add_pod(f"g{at}", 1, group="gang", labels={"app": "gang"})
+    cluster.settle()
+    cluster.add_budget("spares-one", 1, app="gang")
+    cluster.add_pod("important", 1, priority="build")
+    assert "bind important n1" in cluster.settle()
+    assert len(cluster.places()) == 4
 
 
 def test_an_eviction_that_is_forbidden_takes_the_promise_back_and_is_not_asked_for_in_a_storm() -> None:
@@ -536,10 +593,26 @@ def test_pods_of_a_group_that_was_deleted_wait_and_say_so() -> None:
     cluster.remove_group("g")
     cluster.add_pod("g-1", 1, group="g")
     assert cluster.settle() == []
-    assert "does not exist" in cluster.world.held_jobs()["a/podgroup/g"][1]
+    assert all("does not exist" in why.text for _, why in cluster.world.pods_held())
     assert cluster.node_of("g-0") == "n1"
     cluster.add_group("g", 1)
     assert cluster.settle() == ["bind g-1 n1"]
+
+
+def test_what_the_author_of_a_group_should_know_is_told_when_it_becomes_so() -> None:
+    cluster = SmallCluster(nodes=1, gpus=4)
+    cluster.add_pod("p", group="g")
+    cluster.settle()
+    assert cluster.world.noted_jobs == []
+    cluster.add_group("g", 1)
+    cluster.groups["g"]["spec"]["minSubGroup"] = 1
+    cluster._tell("podgroups", cluster.groups["g"])
+    cluster.settle()
+    assert cluster.world.noted_jobs == ["a/podgroup/g"]
+    cluster.groups["g"]["spec"]["queue"] = "another"
+    cluster._tell("podgroups", cluster.groups["g"])
+    cluster.settle()
+    assert cluster.world.noted_jobs == ["a/podgroup/g"], "it was told that already"
 
 
 def test_nothing_is_remembered_of_what_is_gone() -> None:
@@ -566,4 +639,4 @@ def test_nothing_is_remembered_of_what_is_gone() -> None:
 
 def _sized(name: str, value: object) -> bool:
     """What is handed out (jobs that came and went) is emptied by who takes it; alarms go when their time has come."""
-    return isinstance(value, dict | list | set) and name not in ("new_jobs", "gone_jobs", "_alarms")
+    return isinstance(value, dict | list | set) and name not in ("new_jobs", "gone_jobs", "noted_jobs")

@@ -74,7 +74,7 @@ def test_a_claim_for_one_pod_at_a_time_is_used_by_one_after_the_other() -> None:
     cluster.add_pod("second", claims=("data",))
     cluster.settle()
     assert cluster.places() == {"first": "n1"}
-    word, text = cluster.world.held_jobs()["a/pod/second"]
+    ((_, (word, text)),) = cluster.world.pods_held()
     assert (word, "one pod at a time" in text) == ("VolumeNotReady", True)
     cluster.end("first")
     assert "bind second n1" in cluster.settle()

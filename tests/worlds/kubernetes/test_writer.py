@@ -207,7 +207,8 @@ def test_an_answer_that_makes_no_sense_ends_nothing() -> None:
     assert bind(server).words == ["bound p n1"]
 
 
-def test_binds_of_jobs_that_failed_before_keep_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("failures", [0, 1])
+def test_binds_that_fail_or_failed_before_keep_nobody_waiting(monkeypatch: pytest.MonkeyPatch, failures: int) -> None:
     server = PodServer()
     names = [f"doomed-{number}" for number in range(100)]
     for name in (*names, "fine"):
@@ -220,7 +221,7 @@ def test_binds_of_jobs_that_failed_before_keep_nobody_waiting(monkeypatch: pytes
     monkeypatch.setattr(server, "next", next_answer)
 
     async def do(desk: Desk) -> None:
-        desk.writer.put(Errand(deeds=tuple(a_bind(name, failures=1) for name in names)))
+        desk.writer.put(Errand(deeds=tuple(a_bind(name, failures=failures) for name in names)))
         await asyncio.sleep(0.1)
         desk.writer.put(Errand(deeds=(a_bind("fine"),)))
         assert await desk.hears() == ["bound fine n1"]
@@ -287,6 +288,22 @@ def test_an_eviction_that_is_forbidden_for_good_is_not_asked_for_again() -> None
     server.faults["eviction"] = [no(403)]
     assert evict(server).words == ["stays p by order"]
     assert server.asked_for("eviction") == 1
+
+
+def test_evictions_that_a_budget_forbids_keep_nobody_waiting() -> None:
+    server = PodServer()
+    names = [f"protected-{number}" for number in range(100)]
+    for name in (*names, "fine"):
+        server.add(name)
+    server.faults["eviction"] = [no(429)] * 10_000
+
+    async def do(desk: Desk) -> None:
+        desk.writer.put(Errand(deeds=tuple(an_eviction(name) for name in names)))
+        await asyncio.sleep(0.1)
+        desk.writer.put(Errand(deeds=(a_bind("fine"),)))
+        assert await desk.hears() == ["bound fine n1"]
+
+    at_work(server, do)
 
 
 # --------------------------------------------------------------------------------------------------------------- notes

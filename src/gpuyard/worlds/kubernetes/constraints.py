@@ -122,6 +122,10 @@ class Translator:
             self._translated.keep(key, known)
         return known
 
+    def amounts(self, asked: Asked) -> Request:
+        """What a pod asks for, anywhere."""
+        return self._request(asked, Where())
+
     def labels(self, pod: Pod, volume_rules: VolumeRules = FREE) -> Labels:
         """What rules of other pods look at: the labels of a pod, its namespace, its host ports, its own claims."""
         labels = _labels_of(pod, volume_rules)

@@ -21,6 +21,8 @@ FIRST_BACKOFF_MS: Final = 1_000
 MOST_BACKOFF_MS: Final = 300_000
 CALM_MS: Final = 600_000
 """After so long without a failure the next one is the first again."""
+MANY: Final = 1_000
+"""With so many back-offs those are forgotten that no longer count."""
 PROTECTED_MS: Final = 30_000
 """How long a pod is left alone after its disruption budget has refused its eviction."""
 
@@ -111,6 +113,8 @@ class Intents:
 
         Pods that fail together are one failure.
         """
+        if len(self.backoff) >= MANY:
+            self.backoff = {id: one for id, one in self.backoff.items() if now_ms - one.until_ms < CALM_MS}
         before = self.backoff.get(job)
         if before and before.until_ms > now_ms:
             return before

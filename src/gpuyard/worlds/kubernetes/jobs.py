@@ -17,7 +17,7 @@ from gpuyard.model.jobs import DeviceShare, Job, Task, TaskGroup, TaskState
 from gpuyard.model.quantities import MILLI
 from gpuyard.worlds.kubernetes.devices import NodeDevices, indices_held
 from gpuyard.worlds.kubernetes.grouping import Grouping, widest
-from gpuyard.worlds.kubernetes.intents import Intents, Memory, Place
+from gpuyard.worlds.kubernetes.intents import Backoff, Intents, Memory, Place
 from gpuyard.worlds.kubernetes.podrecord import PodRecord
 
 STUCK_MS: Final = 120_000
@@ -27,6 +27,8 @@ LOST_WORK_MS: Final = 30 * 24 * 3_600_000
 NEVER_MS: Final = 1 << 50
 NOBODYS: Final = ""
 HEIR: Final = "~heir"
+ALONE: Final = "pod"
+"""How jobs of one pod are called."""
 
 
 class JobReader:
@@ -86,7 +88,7 @@ class JobReader:
     def _tasks(self, id: str, pods: list[PodRecord], closed: bool, now_ms: int) -> tuple[Task, ...]:
         places = self._intents.places_of(id)
         heirs = heirs_of(id, pods, self._intents)
-        held_back = closed or self._intents.holds_back(id, now_ms) is not None
+        held_back = closed or backoff_of(id, pods, self._intents, now_ms) is not None
         tasks = []
         for pod in pods:
             place = heirs.get(pod.uid)
@@ -159,6 +161,21 @@ class JobReader:
         if len(indices) != pod.request.devices:
             return ()
         return tuple(DeviceShare(index, MILLI) for index in indices)
+
+
+def kin_of(id: str, pods: Iterable[PodRecord]) -> str:
+    """What a job is known by over the lives of its pods: where each of them is a job of its own, their owner."""
+    if id.split("/", 2)[1] != ALONE:
+        return id
+    keys = (pod.grouping.successor_key for pod in pods if pod.grouping is not None and pod.grouping.recreated)
+    return next(keys, "") or id
+
+
+def backoff_of(id: str, pods: Iterable[PodRecord], intents: Intents, now_ms: int) -> Backoff | None:
+    """What holds a job back: that it could not be started, or that those before it could not."""
+    if not intents.backoff:
+        return None
+    return intents.holds_back(id, now_ms) or intents.holds_back(kin_of(id, pods), now_ms)
 
 
 def heirs_of(job: str, pods: Iterable[PodRecord], intents: Intents) -> dict[str, Place]:

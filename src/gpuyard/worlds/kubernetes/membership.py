@@ -12,13 +12,16 @@ from typing import Final
 from gpuyard.worlds.kubernetes import objects
 from gpuyard.worlds.kubernetes.grouping import POD_GROUP, group_of
 from gpuyard.worlds.kubernetes.objects import Owner
-from gpuyard.worlds.kubernetes.owners import owner_path, owner_reference
+from gpuyard.worlds.kubernetes.owners import api_group_of, owner_path, owner_reference
 from gpuyard.worlds.kubernetes.podrecord import PodRecord, key_of
 from gpuyard.worlds.kubernetes.priorities import Priorities
 from gpuyard.worlds.kubernetes.settings import Settings
 
 DOUBT_MS: Final = 3_000
 """How long an owner that is not known yet is waited for: its kind may be told of later than its pods."""
+
+MAX_VERSIONS: Final = 4
+"""Versions of one kind of owner that are followed: anybody who makes a pod can name some that do not exist."""
 
 OwnerKind = tuple[str, str]
 """apiVersion and kind."""
@@ -70,6 +73,12 @@ class Membership:
         self._leave_group(record)
         self._refer_to_none(record)
         self._doubted.pop(record.key, None)
+
+    def mark_siblings(self, record: PodRecord) -> None:
+        """Have the jobs of all pods looked at again that the same owner has made."""
+        for to in record.refers[:2]:
+            for key in self._referrers.get(to, ()):
+                self._mark(self._pods[key].job)
 
     def _join(self, record: PodRecord, job: str) -> None:
         if record.job != job:
@@ -126,11 +135,20 @@ class Membership:
 
     def _may_be_told_of(self, record: PodRecord, reference: objects.OwnerReference) -> bool:
         kind = (reference.api_version, reference.kind)
-        if owner_path(*kind) is None:
+        if not self._is_followed(kind) or record.grouping is not None:
+            # Whoever has a group already does not leave it for a while each time it is looked at.
             return False
-        self.wanted_kinds.setdefault(kind)
         since_ms = self._doubted.get(record.key, self.now_ms)
         return self.now_ms - since_ms < DOUBT_MS
+
+    def _is_followed(self, kind: OwnerKind) -> bool:
+        """Have a kind followed from now on, if there is a way to read it."""
+        if kind not in self.wanted_kinds:
+            versions = [one for one in self.wanted_kinds if _without_version(one) == _without_version(kind)]
+            if owner_path(*kind) is None or len(versions) >= MAX_VERSIONS:
+                return False
+            self.wanted_kinds[kind] = None
+        return True
 
     def look_again(self) -> None:
         """Decide about owners that were waited for long enough."""
@@ -200,6 +218,10 @@ def _named(owner: Owner, kind: OwnerKind) -> Owner:
     if owner.kind:
         return owner
     return Owner(owner.metadata, kind[1], kind[0], owner.spec, owner.status)
+
+
+def _without_version(kind: OwnerKind) -> OwnerKind:
+    return api_group_of(kind[0]), kind[1]
 
 
 def _kind_of(owner: Owner) -> OwnerKind:

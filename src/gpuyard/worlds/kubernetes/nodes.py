@@ -36,6 +36,8 @@ AMD_MEMORY: Final = "amd.com/gpu.vram"
 MIB: Final = 1 << 20
 CUT_FIX: Final = "where several of them are one GPU shared in time, have the device plugin make fewer of each"
 """What to do about a node with more GPUs than there is room for."""
+MAX_SLICES: Final = MAX_DEVICES_PER_NODE * MIG_SLICES_PER_GPU
+"""Of one profile on one node."""
 
 
 def node_of(node: objects.Node, devices: Sequence[PublishedDevice] | None) -> Node:
@@ -46,7 +48,7 @@ def node_of(node: objects.Node, devices: Sequence[PublishedDevice] | None) -> No
         devices=_devices(node, devices or ()),
         cpu_milli=min(milli_down(allocatable.get(CPU, "0")), LARGEST),
         memory_bytes=min(units_down(allocatable.get(MEMORY, "0")), LARGEST),
-        max_tasks=units_down(allocatable.get(PODS, "0")),
+        max_tasks=min(units_down(allocatable.get(PODS, "0")), LARGEST),
         other=_other(allocatable),
         labels=_labels(node),
         taints=_taints(node),
@@ -99,7 +101,7 @@ def _devices(node: objects.Node, published: Sequence[PublishedDevice]) -> tuple[
     described = _described(node.metadata.labels or {})
     whole = _whole(published, described, min(_offered_gpus(node), MAX_DEVICES_PER_NODE))
     slices = _offered_slices(node.status.allocatable or {})
-    return (*whole, *_sliced(published, described, slices)) if slices else whole
+    return (*whole, *_sliced(published, described, slices))[:MAX_DEVICES_PER_NODE] if slices else whole
 
 
 def _described(labels: dict[str, str]) -> Device:
@@ -136,9 +138,9 @@ def _whole(published: Sequence[PublishedDevice], described: Device, offered: int
 
 
 def _offered_slices(allocatable: objects.Quantities) -> dict[str, int]:
-    """How many of each profile."""
+    """How many of each profile, and no more than a node of the model can have."""
     offered = {name.removeprefix(MIG): units_down(text) for name, text in allocatable.items() if name.startswith(MIG)}
-    return {profile: count for profile, count in offered.items() if count > 0}
+    return {profile: min(count, MAX_SLICES) for profile, count in offered.items() if count > 0}
 
 
 def _sliced(published: Sequence[PublishedDevice], described: Device, offered: dict[str, int]) -> tuple[Device, ...]:

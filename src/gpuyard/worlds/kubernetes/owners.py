@@ -7,6 +7,7 @@ Invariant: the answer depends on the chain of owners alone, so all pods of one w
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
@@ -27,6 +28,8 @@ LWS_NAME: Final = "leaderworkerset.sigs.k8s.io/name"
 
 MAX_OWNERS: Final = 16
 """Longer chains are not followed: somebody made a ring."""
+_VERSION: Final = re.compile(r"v[0-9]{1,4}(?:(?:alpha|beta)[0-9]{1,4})?", re.ASCII)
+"""Whoever makes a pod may write any text as the version of its owner; only one of an API becomes part of a path."""
 
 
 class Part(enum.Enum):
@@ -113,7 +116,7 @@ def owner_path(api_version: str, kind: str, plurals: Mapping[tuple[str, str], st
     """
     group, _, version = api_version.rpartition("/")
     plural = owner_rule(kind, group).plural or plurals.get((api_version, kind))
-    if not plural or not version:
+    if not plural or not _VERSION.fullmatch(version):
         return None
     return path_of(plural, group=group, version=version)
 

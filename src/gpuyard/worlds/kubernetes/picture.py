@@ -17,7 +17,16 @@ from gpuyard.worlds.kubernetes.devices import NodeDevices, read_devices
 from gpuyard.worlds.kubernetes.membership import Membership, OwnerKind
 from gpuyard.worlds.kubernetes.nodes import cut_devices
 from gpuyard.worlds.kubernetes.objects import Owner, Pod
-from gpuyard.worlds.kubernetes.podrecord import OVER, PodRecord, asks_the_same, belonging, given, key_of, standing
+from gpuyard.worlds.kubernetes.podrecord import (
+    OVER,
+    PodRecord,
+    asks_the_same,
+    belonging,
+    given,
+    is_mirror,
+    key_of,
+    standing,
+)
 from gpuyard.worlds.kubernetes.queues import QueueTree, read_queues
 from gpuyard.worlds.kubernetes.settings import Settings
 from gpuyard.worlds.kubernetes.surroundings import Surroundings
@@ -151,7 +160,7 @@ class Picture:
         if known is not None and known.uid != pod.metadata.uid:
             self._drop_pod(key)
             known = None
-        ours = pod.spec.scheduler_name in self.settings.schedulers
+        ours = pod.spec.scheduler_name in self.settings.schedulers and not is_mirror(pod)
         if not ours and (not pod.spec.node_name or pod.status.phase in OVER):
             self._drop_pod(key)
         elif known is None:
@@ -177,6 +186,9 @@ class Picture:
             self.surroundings.translate(record)
             self.membership.regroup(record)
         elif belonging(pod) != belonging(before):
+            if not record.node:
+                # Parts of GPUs are asked for by annotation.
+                self.surroundings.translate(record)
             self.membership.regroup(record)
         elif record.node and given(pod) != given(before):
             self.surroundings.translate(record)

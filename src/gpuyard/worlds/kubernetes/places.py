@@ -39,6 +39,6 @@ async def saved_places(client: KubeClient, namespace: str) -> SavePlaces:
     except KubeRefusedError as error:
         if error.status != NOT_FOUND:
             raise
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError):
         pass
     return SavePlaces((), ())

@@ -19,6 +19,9 @@ from gpuyard.worlds.kubernetes.objects import Pod
 OVER: Final = frozenset({"Succeeded", "Failed"})
 
 
+MIRROR: Final = "kubernetes.io/config.mirror"
+
+
 class Held(NamedTuple):
     """Why a pod is not offered to the scheduler: a stable word, and a sentence."""
 
@@ -95,6 +98,11 @@ def key_of(metadata: objects.Metadata) -> str:
     return f"{metadata.namespace}/{metadata.name}" if metadata.namespace else metadata.name
 
 
+def is_mirror(pod: Pod) -> bool:
+    """Whether it only shows what a kubelet runs from a file of its own: that goes on, whatever is done to the pod."""
+    return MIRROR in (pod.metadata.annotations or {})
+
+
 # -------------------------------------------------------------------------------------------- what has changed about it
 
 
@@ -116,5 +124,5 @@ def given(pod: Pod) -> list[object]:
 
 def standing(pod: Pod) -> tuple[object, ...]:
     """What the scheduler sees of a pod's life; when only other things change, nothing is to be done."""
-    phase = pod.status.phase if pod.status.phase in OVER else ""
-    return pod.spec.node_name, phase, pod.metadata.deletion_timestamp, bool(pod.spec.scheduling_gates)
+    end = (pod.status.phase, pod.status.reason) if pod.status.phase in OVER else None
+    return pod.spec.node_name, end, pod.metadata.deletion_timestamp, bool(pod.spec.scheduling_gates)

@@ -10,7 +10,7 @@ itself takes comes on top. While the resources of a running pod are being change
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 import msgspec
@@ -32,8 +32,10 @@ NOT_COUNTED: Final = frozenset({CPU, MEMORY, *GPUS, "pods", "storage"})
 """Has a field of its own, or is no resource of a node that is used up."""
 ATTACHABLE: Final = "attachable-volumes-"
 
-LARGEST: Final = MAX_QUANTITY * MILLI
-"""Of one amount: beyond every node, and small enough for the columns of the ledger."""
+LARGEST: Final = MAX_QUANTITY
+"""Of one amount: beyond every node, and small enough for the columns of the ledger, where thousands are added up."""
+MOST_DEVICES: Final = 10**6
+"""The same for whole GPUs and slices, which are counted in thousandths there."""
 
 ALWAYS: Final = "Always"
 RESIZE_PENDING: Final = "PodResizePending"
@@ -74,11 +76,16 @@ def _asked(total: Nanos) -> Asked:
     return Asked(
         cpu_milli=cpu_milli,
         memory_bytes=units.get(MEMORY, 0),
-        devices=sum(units.get(name, 0) for name in GPUS),
+        devices=min(sum(units.get(name, 0) for name in GPUS), MOST_DEVICES),
         gpus=AMD if AMD in units else NVIDIA,
-        mig=tuple(sorted((name.removeprefix(MIG), count) for name, count in units.items() if name.startswith(MIG))),
+        mig=tuple(sorted(_slices(units))),
         other=tuple(sorted((name, amount) for name, amount in units.items() if is_other(name))),
     )
+
+
+def _slices(units: Mapping[str, int]) -> Iterator[tuple[str, int]]:
+    """How many of each profile."""
+    return ((name.removeprefix(MIG), min(count, MOST_DEVICES)) for name, count in units.items() if name.startswith(MIG))
 
 
 def is_other(resource: str) -> bool:

@@ -6,9 +6,10 @@ changes, what waiting pods ask for is worked out anew for just those it concerns
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from gpuyard.errors import InputError
+from gpuyard.model.jobs import Request
 from gpuyard.worlds.kubernetes import objects
 from gpuyard.worlds.kubernetes.constraints import Translator, follows_namespaces
 from gpuyard.worlds.kubernetes.objects import Pod
@@ -20,6 +21,7 @@ from gpuyard.worlds.kubernetes.volumes import (
     MustWait,
     Settled,
     Storage,
+    VolumeRules,
     claims_of,
     is_for_one_pod,
     settled,
@@ -48,7 +50,7 @@ class Surroundings:
         known = FREE if isinstance(rules, MustWait) else rules
         record.labels = self._translator.labels(pod, known)
         try:
-            record.request = self._translator.request(pod, asked_by(pod), known, self.namespaces)
+            record.request = self._request(pod, known)
             record.claims = known.tell
         except InputError as error:
             record.held = Held("NotUnderstood", error.what)
@@ -56,6 +58,16 @@ class Surroundings:
             record.held = _held(pod, rules.why if isinstance(rules, MustWait) else "")
         if record.job:
             self._mark(record.job)
+
+    def _request(self, pod: Pod, rules: VolumeRules) -> Request:
+        asked = asked_by(pod)
+        try:
+            return self._translator.request(pod, asked, rules, self.namespaces)
+        except InputError:
+            if not pod.spec.node_name:
+                raise
+            # Wherever else it might have run, what it takes up where it is counts.
+            return self._translator.amounts(asked)
 
     def _translate_where(self, concerns: Callable[[Pod], bool]) -> None:
         for record in self._pods.values():
@@ -93,13 +105,13 @@ class Surroundings:
             if record.ours and record.node and record.pod.metadata.namespace == namespace:
                 self._mark(record.job)
 
-    def allows_disruption(self, record: PodRecord) -> bool:
-        """Whether every disruption budget about this pod can bear to lose it now."""
-        namespace = record.pod.metadata.namespace
+    def allows_disruption(self, records: Sequence[PodRecord], *, together: bool) -> bool:
+        """Whether every disruption budget about these pods can bear to lose one of them now, or all at once."""
         for budget in self.budgets.values():
-            if budget.metadata.namespace != namespace or budget.status.disruptions_allowed > 0:
-                continue
-            if accepts(label_rules(budget.spec.selector), record.pod.metadata.labels or {}):
+            rules, namespace = label_rules(budget.spec.selector), budget.metadata.namespace
+            meant = [one for one in records if one.pod.metadata.namespace == namespace]
+            count = sum(accepts(rules, one.pod.metadata.labels or {}) for one in meant)
+            if count and budget.status.disruptions_allowed < (count if together else 1):
                 return False
         return True
 

@@ -7,7 +7,6 @@ Invariants: nobody is told to go before it is noted for whom; what was decided c
 
 from __future__ import annotations
 
-import heapq
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
@@ -31,9 +30,20 @@ from gpuyard.model.snapshot import (
 )
 from gpuyard.model.text import reason_text
 from gpuyard.scheduler.gang import is_incomplete
-from gpuyard.worlds.kubernetes.intents import PLACE_MS, PROTECTED_MS, Binding, Eviction, Intents, Place, form_of
-from gpuyard.worlds.kubernetes.jobs import HEIR, STUCK_MS, JobReader, heirs_of, leaver_of
+from gpuyard.worlds.kubernetes.alarms import Alarms
+from gpuyard.worlds.kubernetes.intents import (
+    PLACE_MS,
+    PROTECTED_MS,
+    Backoff,
+    Binding,
+    Eviction,
+    Intents,
+    Place,
+    form_of,
+)
+from gpuyard.worlds.kubernetes.jobs import ALONE, HEIR, STUCK_MS, JobReader, backoff_of, heirs_of, kin_of, leaver_of
 from gpuyard.worlds.kubernetes.nodes import node_of
+from gpuyard.worlds.kubernetes.notes import Note
 from gpuyard.worlds.kubernetes.picture import Picture
 from gpuyard.worlds.kubernetes.podrecord import Held, PodRecord
 from gpuyard.worlds.kubernetes.topologies import read_topologies
@@ -44,8 +54,6 @@ HOUR_MS: Final = 3_600_000
 REJECTIONS: Final = frozenset({"UnexpectedAdmissionError", "TopologyAffinityError", "NodeAffinity", "NodePorts"})
 """A kubelet's words for a pod it was given and did not take; where it has too little of something, OutOf that."""
 SAY_AGAIN_MS: Final = 5_000
-ALONE: Final = "pod"
-"""How jobs of one pod are called."""
 LOSS: Final = "; nobody makes it anew, so that its work is lost"
 
 
@@ -64,14 +72,18 @@ class Kubernetes:
         """Jobs that may not use the queue they name, and why."""
         self._reader = JobReader(intents, picture.devices, picture.pods)
         self._known: set[str] = set()
-        self._alarms: list[tuple[int, str]] = []
-        """When which job must be looked at again, although nothing is heard of it."""
+        self._alarms = Alarms()
+        self._held_back: dict[str, Backoff] = {}
+        """Jobs that could not be started, and wait before they are tried again."""
         self._unsaid: dict[str, tuple[int, NominateNode]] = {}
         """By uid: places that were taken back, which pods still say they have, and when that is to be said again."""
         self._moves = -1
         self.new_jobs: list[str] = []
         self.gone_jobs: list[str] = []
         """What came and went since somebody last looked."""
+        self.noted_jobs: list[str] = []
+        """Jobs of which something else is to be told to their authors than before."""
+        self._notes: dict[str, tuple[Note, ...]] = {}
         self.on_act: Callable[[Sequence[Action]], None] = lambda actions: None
         """Told of what is being done, before it is."""
 
@@ -81,6 +93,7 @@ class Kubernetes:
         now_ms = self.now_ms()
         self._catch_up(now_ms)
         picture = self.picture
+        self._note_rejections(picture.groups, now_ms)
         tree = picture.read_tree()
         jobs = [job for id in self._ids() if (job := self._job(id, now_ms)) is not None]
         self.new_jobs += [job.id for job in jobs if job.id not in self._known]
@@ -100,6 +113,7 @@ class Kubernetes:
         now_ms = self.now_ms()
         self._catch_up(now_ms)
         picture = self.picture
+        self._note_rejections(tuple(picture.jobs_changed), now_ms)
         changes: list[Change] = [TimePassed(now_ms)]
         if picture.queues_changed:
             changes.append(QueuesSet(picture.read_tree().queues))
@@ -127,28 +141,29 @@ class Kubernetes:
         """Whether there is anything new to plan for."""
         return self.picture.changed
 
-    def held_jobs(self) -> dict[str, tuple[str, str]]:
-        """Jobs that are not offered to the scheduler at all: a word and a sentence for each."""
+    def held_jobs(self) -> dict[str, Held]:
+        """Jobs that are not offered to the scheduler at all."""
         now_ms = self.now_ms()
-        held: dict[str, tuple[str, str]] = {}
-        for id, backoff in self.intents.backoff.items():
+        held: dict[str, Held] = {}
+        for id, backoff in self._held_back.items():
             if backoff.until_ms > now_ms:
                 text = (
                     f"could not be started ({backoff.why}); it is tried again in a moment, try {backoff.failures + 1}"
                 )
-                held[id] = ("BackOff", text)
-        held |= self.closed
-        held |= {record.job: _why_held(record) for record in self.held_pods.values()}
-        return held
+                held[id] = Held("BackOff", text)
+        return held | self.closed
+
+    def pods_held(self) -> list[tuple[PodRecord, Held]]:
+        """Pods that are not, whatever is said of the others of their job."""
+        return [(record, _why_held(record)) for record in self.held_pods.values()]
 
     @property
     def next_look_ms(self) -> int | None:
         """When something is to be looked at although nothing is heard."""
-        until = [place.until_ms for place in self.intents.places]
-        until += [again_ms for again_ms, _ in self._unsaid.values()]
-        doubts = self.picture.membership.next_doubt_ms
-        alarms = (*until, *(moment_ms for moment_ms, _ in self._alarms[:1]), *(() if doubts is None else (doubts,)))
-        return min(alarms, default=None)
+        moments = [self._alarms.next_ms, self.picture.membership.next_doubt_ms]
+        moments += [place.until_ms for place in self.intents.places]
+        moments += [again_ms for again_ms, _ in self._unsaid.values()]
+        return min((moment_ms for moment_ms in moments if moment_ms is not None), default=None)
 
     def _node(self, name: str) -> Node:
         published = self.picture.devices.get(name)
@@ -164,8 +179,8 @@ class Kubernetes:
         gone, self.picture.gone_pods = self.picture.gone_pods, []
         for record in gone:
             self._settled(record, now_ms)
-        while self._alarms and self._alarms[0][0] <= now_ms:
-            self.picture.mark(heapq.heappop(self._alarms)[1])
+        for job in self._alarms.due(now_ms):
+            self.picture.mark(job)
         self._keep_places(now_ms)
         self._pass_places_on()
         self._say_again(now_ms)
@@ -237,15 +252,29 @@ class Kubernetes:
 
     def _job(self, id: str, now_ms: int) -> Job | None:
         records = tuple(self.picture.groups.get(id, {}).values())
-        self._note_rejections(id, records, now_ms)
         self._close(id, records)
         self._note_held(records)
-        protected = any(self._is_protected(record, now_ms) for record in records)
+        protected = self._is_protected(records, now_ms)
         job = self._reader.job(id, records, id in self.closed, protected, now_ms)
         if job is None:
+            self._forget(id)
             return None
         self._set_alarms(id, records, now_ms)
+        self._look_for_notes(id, records)
         return self._with_staleness(job, now_ms)
+
+    def _look_for_notes(self, id: str, records: Iterable[PodRecord]) -> None:
+        notes = next((record.grouping.notes for record in records if record.grouping is not None), ())
+        if notes != self._notes.get(id, ()):
+            self._notes[id] = notes
+            self.noted_jobs.append(id)
+
+    def _forget(self, id: str) -> None:
+        """Nothing of it runs or waits; what is over of it still tells that it could not be started."""
+        self._held_back.pop(id, None)
+        self._notes.pop(id, None)
+        if id not in self.picture.groups:
+            self.intents.forget_job(id)
 
     def _with_staleness(self, job: Job, now_ms: int) -> Job:
         since_ms = None
@@ -256,12 +285,15 @@ class Kubernetes:
         self.intents.remember(job.id, stale_since_ms=since_ms)
         return replace(job, stale_since_ms=since_ms)
 
-    def _note_rejections(self, id: str, records: Iterable[PodRecord], now_ms: int) -> None:
+    def _note_rejections(self, jobs: Iterable[str], now_ms: int) -> None:
         """A kubelet that does not take a pod would be given the next one at once: the job waits a while first."""
-        for record in records:
-            if record.ours and _was_rejected(record) and not record.rejected:
-                record.rejected = True
-                self.intents.failed(id, f"{record.node} did not take it: {record.pod.status.reason}", now_ms)
+        for id in jobs:
+            for record in self.picture.groups.get(id, {}).values():
+                if record.ours and _was_rejected(record) and not record.rejected:
+                    record.rejected = True
+                    why = f"{record.node} did not take it: {record.pod.status.reason}"
+                    self.intents.failed(kin_of(id, (record,)), why, now_ms)
+                    self.picture.membership.mark_siblings(record)
 
     def _note_held(self, records: Iterable[PodRecord]) -> None:
         for record in records:
@@ -283,29 +315,31 @@ class Kubernetes:
             text = f'queue "{closed}" is not open to namespace "{namespace}"; it is to: {names}'
             self.closed[id] = Held("QueueClosed", text)
 
-    def _is_protected(self, record: PodRecord, now_ms: int) -> bool:
-        if not record.ours or not record.node or record.over:
-            return False
-        if self._was_refused(record, now_ms):
+    def _is_protected(self, records: Iterable[PodRecord], now_ms: int) -> bool:
+        """Whether somebody forbids that anything of it goes; half a gang would go for nothing."""
+        placed = [one for one in records if one.ours and one.node and not one.over]
+        if any(self._was_refused(one, now_ms) for one in placed):
             return True
-        return bool(self.picture.surroundings.budgets) and not self.picture.surroundings.allows_disruption(record)
+        if not placed or not self.picture.surroundings.budgets:
+            return False
+        staying = [one for one in placed if not one.leaving and one.uid not in self.intents.evicting]
+        least = max((one.grouping.group.fewest_tasks for one in placed if one.grouping is not None), default=1)
+        return not self.picture.surroundings.allows_disruption(staying, together=len(staying) <= least)
 
     def _was_refused(self, record: PodRecord, now_ms: int) -> bool:
         """Whether somebody has just forbidden that it goes."""
         return self.intents.protected.get(record.uid, 0) > now_ms
 
-    def _set_alarms(self, id: str, records: Iterable[PodRecord], now_ms: int) -> None:
-        backoff = self.intents.holds_back(id, now_ms)
+    def _set_alarms(self, id: str, records: Sequence[PodRecord], now_ms: int) -> None:
+        self._held_back.pop(id, None)
+        backoff = backoff_of(id, records, self.intents, now_ms)
         if backoff is not None:
-            heapq.heappush(self._alarms, (backoff.until_ms, id))
+            self._held_back[id] = backoff
+            self._alarms.set(backoff.until_ms, id, now_ms)
         for record in records:
             if record.leaving and record.node and not record.over:
-                stuck_ms = record.deleted_ms + STUCK_MS + 1
-                if stuck_ms > now_ms:
-                    heapq.heappush(self._alarms, (stuck_ms, id))
-            until_ms = self.intents.protected.get(record.uid, 0)
-            if until_ms > now_ms:
-                heapq.heappush(self._alarms, (until_ms, id))
+                self._alarms.set(record.deleted_ms + STUCK_MS + 1, id, now_ms)
+            self._alarms.set(self.intents.protected.get(record.uid, 0), id, now_ms)
 
     # ------------------------------------------------------------------------------------------------------------ act
 

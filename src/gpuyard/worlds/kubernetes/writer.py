@@ -3,7 +3,7 @@
 Place in the flow: world ─errands─▶ **writer** ─requests─▶ API server; how it went ─▶ world. Invariants: nothing is
 written by who does not lead; no deed is done whose note could not be written; an answer that is lost is found out
 about before anything is tried again, so that nothing is done twice; a place is given up only once it is known that
-the pod is not there.
+the pod is not there; what must be tried again keeps no worker from the work of others.
 """
 
 from __future__ import annotations
@@ -15,10 +15,8 @@ from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from typing import Any, Final, Protocol
 
-import msgspec
-
 from gpuyard.errors import KubeError, KubeRefusedError
-from gpuyard.kubeapi.client import CONFLICT, NOT_FOUND, STRATEGIC, KubeClient
+from gpuyard.kubeapi.client import CONFLICT, NOT_FOUND, STRATEGIC, KubeClient, decoded
 from gpuyard.kubeapi.moments import text_of
 from gpuyard.kubeapi.paths import path_of
 from gpuyard.kubeapi.rate import Rate
@@ -33,7 +31,7 @@ WORKERS: Final = 24
 PENS: Final = 64
 """Notes about pods that are written at once; those about the same pod share one."""
 DOUBTFUL_WORKERS: Final = 4
-"""Of these, binds of jobs that could not be bound before: however long they take, the others do not wait for them."""
+"""For binds that fail, or did so before: however long they take, the others do not wait for them."""
 FIRST_RETRY_MS: Final = 100
 MOST_RETRY_MS: Final = 2_000
 NOTE_MS: Final = 30_000
@@ -84,6 +82,17 @@ class Listener(Protocol):
 
 class Deposed(Exception):  # noqa: N818 - no error: somebody else leads
     """Whoever does not lead may write nothing."""
+
+
+class _Going:
+    """A pod that is asked to go, as far as that has come."""
+
+    def __init__(self, evict: EvictPod) -> None:
+        self.evict = evict
+        self.until_ms = monotonic_ms() + EVICT_MS
+        self.marked = False
+        self.lost = False
+        """Whether it may have been done although nobody said so."""
 
 
 class Writer:
@@ -158,8 +167,7 @@ class Writer:
             self.failed += 1
 
     def _do(self, deed: BindPod | EvictPod) -> None:
-        doubtful = isinstance(deed, BindPod) and deed.failures
-        self._later(DEED, self._deed(deed), self._doubtful if doubtful else self._work)
+        self._later(DEED, self._deed(deed))
 
     def _later(self, rank: int, work: Work, queue: Queue | None = None) -> None:
         (queue or self._work).put_nowait((rank, next(self._order), self._term, work))
@@ -248,8 +256,12 @@ class Writer:
         return lambda: self._bind(deed)
 
     async def _bind_aside(self, bind: BindPod) -> None:
-        """A volume may take its time to be made, which must not keep a worker from other pods."""
-        task = asyncio.create_task(self._worked(lambda: self._bind_with_volumes(bind)))
+        """A volume may take its time to be made."""
+        self._beside(lambda: self._bind_with_volumes(bind))
+
+    def _beside(self, work: Work) -> None:
+        """Do what may take its time without keeping a worker from other pods."""
+        task = asyncio.create_task(self._worked(work))
         self._aside.add(task)
         task.add_done_callback(self._aside.discard)
 
@@ -294,9 +306,22 @@ class Writer:
     async def _is_ready(self, bind: BindPod, claim: str) -> bool:
         path = path_of("persistentvolumeclaims", claim, namespace=bind.pod.namespace)
         content = await self._again(lambda: self._client.get(path), NOTE_MS)
-        return msgspec.json.decode(content, type=VolumeClaim).status.phase == "Bound"
+        return decoded(content, VolumeClaim, path).status.phase == "Bound"
 
     async def _bind(self, bind: BindPod) -> None:
+        """At once; what fails, or did so before, is left to those who do nothing else."""
+        if bind.failures or not await self._try_bind(bind, gives_up=False):
+            self._later(DEED, lambda: self._keep_binding(bind), self._doubtful)
+
+    async def _keep_binding(self, bind: BindPod) -> None:
+        until_ms = monotonic_ms() + BIND_MS
+        wait_ms = FIRST_RETRY_MS
+        while not await self._try_bind(bind, gives_up=monotonic_ms() > until_ms):
+            await asyncio.sleep(wait_ms / 1000)
+            wait_ms = min(2 * wait_ms, MOST_RETRY_MS)
+
+    async def _try_bind(self, bind: BindPod, *, gives_up: bool) -> bool:
+        """Whether that settled it."""
         path = path_of("pods", bind.pod.name, namespace=bind.pod.namespace, part="binding")
         body = {
             "apiVersion": "v1",
@@ -304,20 +329,14 @@ class Writer:
             "metadata": {"name": bind.pod.name, "namespace": bind.pod.namespace, "uid": bind.pod.uid},
             "target": {"apiVersion": "v1", "kind": "Node", "name": bind.node},
         }
-        until_ms = monotonic_ms() + BIND_MS
-        wait_ms = FIRST_RETRY_MS
-        while True:
-            try:
-                await self.request(lambda: self._client.create(path, body))
-                self._listener.bound(bind)
-                return
-            except KubeError as error:
-                fate = await self._fate(bind, error)
-                self._check_term()
-                if self._is_settled(bind, error, fate, gives_up=monotonic_ms() > until_ms):
-                    return
-            await asyncio.sleep(wait_ms / 1000)
-            wait_ms = min(2 * wait_ms, MOST_RETRY_MS)
+        try:
+            await self.request(lambda: self._client.create(path, body))
+        except KubeError as error:
+            fate = await self._fate(bind, error)
+            self._check_term()
+            return self._is_settled(bind, error, fate, gives_up=gives_up)
+        self._listener.bound(bind)
+        return True
 
     def _is_settled(self, bind: BindPod, error: KubeError, fate: Fate, *, gives_up: bool) -> bool:
         """Whether there is nothing more to try; then it was told."""
@@ -357,16 +376,50 @@ class Writer:
         """This very pod as it is now; None where it is there no more."""
         path = path_of("pods", name.name, namespace=name.namespace)
         try:
-            pod = msgspec.json.decode(await self._client.get(path), type=Pod)
+            pod = decoded(await self._client.get(path), Pod, path)
         except KubeRefusedError as refused:
             if refused.status == NOT_FOUND:
                 return None
             raise
-        except msgspec.DecodeError as error:
-            raise KubeError(f"the API server's answer about {path} cannot be read: {error}") from None
         return pod if pod.metadata.uid == name.uid else None
 
     async def _evict(self, evict: EvictPod) -> None:
+        going = _Going(evict)
+        if not await self._try_evict(going):
+            self._beside(lambda: self._keep_evicting(going))
+
+    async def _keep_evicting(self, going: _Going) -> None:
+        """A disruption budget may allow it in a moment."""
+        wait_ms = FIRST_RETRY_MS
+        settled = False
+        while not settled:
+            await asyncio.sleep(wait_ms / 1000)
+            wait_ms = min(2 * wait_ms, MOST_RETRY_MS)
+            settled = await self._try_evict(going)
+
+    async def _try_evict(self, going: _Going) -> bool:
+        """Whether that settled it."""
+        evict = going.evict
+        try:
+            if not going.marked:
+                await self._mark(evict, GIVES_WAY, evict.reason.token.value)
+                going.marked = True
+            await self._ask_to_go(evict)
+        except KubeError as error:
+            if await self._has_gone(evict, error):
+                if going.lost:
+                    await self._has_been_evicted(evict)
+                return True
+            self._check_term()
+            going.lost = going.lost or (going.marked and _may_be_done(error))
+            if isinstance(error, KubeRefusedError) and (_is_hopeless(error) or monotonic_ms() > going.until_ms):
+                await self._stays(evict, error)
+                return True
+            return False
+        await self._has_been_evicted(evict)
+        return True
+
+    async def _ask_to_go(self, evict: EvictPod) -> None:
         path = path_of("pods", evict.pod.name, namespace=evict.pod.namespace, part="eviction")
         body = {
             "apiVersion": "policy/v1",
@@ -374,28 +427,9 @@ class Writer:
             "metadata": {"name": evict.pod.name, "namespace": evict.pod.namespace},
             "deleteOptions": {"preconditions": {"uid": evict.pod.uid}},
         }
-        until_ms = monotonic_ms() + EVICT_MS
-        wait_ms = FIRST_RETRY_MS
-        marked = lost = False
-        while True:
-            try:
-                if not marked:
-                    await self._mark(evict, GIVES_WAY, evict.reason.token.value)
-                    marked = True
-                await self.request(lambda: self._client.create(path, body))
-                break
-            except KubeError as error:
-                if await self._has_gone(evict, error):
-                    if lost:
-                        break
-                    return
-                self._check_term()
-                lost = lost or (marked and _may_be_done(error))
-                if isinstance(error, KubeRefusedError) and (_is_hopeless(error) or monotonic_ms() > until_ms):
-                    await self._stays(evict, error)
-                    return
-            await asyncio.sleep(wait_ms / 1000)
-            wait_ms = min(2 * wait_ms, MOST_RETRY_MS)
+        await self.request(lambda: self._client.create(path, body))
+
+    async def _has_been_evicted(self, evict: EvictPod) -> None:
         self._listener.evicted(evict)
         try:
             # The Eviction API writes a condition of its own over what stood there, without a word about why.
