@@ -292,8 +292,10 @@ class Kubernetes:
                 if record.ours and _was_rejected(record) and not record.rejected:
                     record.rejected = True
                     why = f"{record.node} did not take it: {record.pod.status.reason}"
-                    self.intents.failed(kin_of(id, (record,)), why, now_ms)
-                    self.picture.membership.mark_siblings(record)
+                    kin = kin_of(id, (record,))
+                    self.intents.failed(kin, why, now_ms)
+                    if kin != id:
+                        self.picture.membership.mark_siblings(record)
 
     def _note_held(self, records: Iterable[PodRecord]) -> None:
         for record in records:
