@@ -226,7 +226,7 @@ class Kubernetes:
         over: list[Place] = []
         for at, place in enumerate(self.intents.places):
             leaver = leaver_of(place, self.picture.pods)
-            if leaver is not None and (not leaver.leaving or now_ms - leaver.deleted_ms <= STUCK_MS):
+            if leaver is not None and not leaver.over and now_ms - (leaver.deleted_ms or now_ms) <= STUCK_MS:
                 self.intents.places[at] = replace(place, until_ms=now_ms + PLACE_MS)
             elif place.until_ms <= now_ms:
                 over.append(place)
