@@ -213,6 +213,8 @@ class Proxy:
         self._ready.set()
         self._loop.run_forever()
         server.close()
+        # Whoever has come at the last moment begins to be heard only now.
+        self._loop.run_until_complete(asyncio.sleep(0.01))
         for task in self._conversations:
             task.cancel()
         self._loop.run_until_complete(asyncio.gather(*self._conversations, return_exceptions=True))

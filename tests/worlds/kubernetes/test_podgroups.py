@@ -7,8 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuyard.model.jobs import MAX_GROUP_DEPTH, TaskGroup, TopologyRule
+from gpuyard.worlds.kubernetes import podgroups
 from gpuyard.worlds.kubernetes.objects import PodGroupSpec, SubGroup
 from gpuyard.worlds.kubernetes.podgroups import shape_of, tree_of
+from gpuyard.worlds.kubernetes.topologies import Topologies
 from tests.worlds.kubernetes.manifests import a_pod, a_pod_group, grouped, topologies_in
 
 SERVING = """
@@ -196,3 +198,29 @@ def test_every_spec_gives_a_tree_whose_leaves_are_known(spec: PodGroupSpec) -> N
 
 def _leaves(group: TaskGroup) -> list[TaskGroup]:
     return [group] if group.leaf else [leaf for child in group.children for leaf in _leaves(child)]
+
+
+def test_a_large_group_is_worked_out_once_for_all_its_pods_and_anew_with_other_topologies() -> None:
+    spec = a_pod_group(SERVING).spec
+    known = topologies_in(RACKS)
+    shape = shape_of(spec, known)
+    assert shape_of(spec, known) is shape
+    assert shape.group.topology == TopologyRule("racks", required="example.com/zone")
+    renamed = topologies_in(RACKS.replace("example.com/zone", "example.com/hall"))
+    assert shape_of(spec, renamed).group.topology == TopologyRule("racks", required="example.com/hall")
+
+
+def test_pods_of_a_group_with_thousands_of_subgroups_do_not_cost_thousands_each(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[PodGroupSpec] = []
+    read = podgroups._whole
+
+    def whole(spec: PodGroupSpec, topologies: Topologies) -> object:
+        asked.append(spec)
+        return read(spec, topologies)
+
+    monkeypatch.setattr(podgroups, "_whole", whole)
+    spec = PodGroupSpec(sub_groups=[SubGroup(f"g{at}", min_member=1) for at in range(3_000)])
+    assert all(shape_of(spec).leaf(f"g{at}") == f"g{at}" for at in range(3_000))
+    assert len(asked) == 1

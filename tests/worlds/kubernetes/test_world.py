@@ -10,7 +10,7 @@ from gpuyard.policies.policy import DEFAULT
 from gpuyard.worlds.kubernetes.intents import PLACE_MS, PROTECTED_MS
 from gpuyard.worlds.kubernetes.jobs import STUCK_MS
 from gpuyard.worlds.kubernetes.writes import BindPod, EvictPod, NominateNode, SavePlaces
-from tests.worlds.kubernetes.small_cluster import SmallCluster
+from tests.worlds.kubernetes.small_cluster import SmallCluster, all_done
 
 CONTROLLERS = ("Job", "StatefulSet", "ReplicaSet")
 
@@ -214,6 +214,20 @@ def test_places_of_pods_that_were_never_told_to_go_are_given_up_after_a_restart(
     assert cluster.node_of("big") in ("n1", "n2")
     assert cluster.overbooked() == []
     assert cluster.kinds_done().count("evict") == 1
+
+
+def test_a_place_is_not_kept_for_ever_where_the_pod_ended_by_itself_while_nobody_led() -> None:
+    cluster = fragmented()
+    cluster.fate = lambda write: "held" if isinstance(write, EvictPod) else "done"
+    cluster.settle()
+    (place,) = cluster.saved.places
+    cluster.end(place.name)
+    cluster.start()
+    cluster.fate = all_done
+    cluster.settle()
+    cluster.pass_time(PLACE_MS + 1)
+    cluster.settle()
+    assert cluster.world.intents.places == []
 
 
 def test_a_place_is_kept_from_when_the_pod_has_gone_and_not_for_ever() -> None:

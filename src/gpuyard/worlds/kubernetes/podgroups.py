@@ -16,7 +16,7 @@ import msgspec
 
 from gpuyard.model.jobs import MAX_GROUP_DEPTH, MAX_TASKS_PER_JOB, TaskGroup, TopologyRule
 from gpuyard.worlds.kubernetes.notes import Note
-from gpuyard.worlds.kubernetes.objects import PodGroupSpec, TopologyConstraint
+from gpuyard.worlds.kubernetes.objects import KaiTopology, PodGroupSpec, TopologyConstraint
 from gpuyard.worlds.kubernetes.topologies import NO_TOPOLOGIES, Topologies, topology_rule
 
 MAX_SUBGROUPS: Final = 10_000
@@ -66,8 +66,31 @@ def tree_of(spec: PodGroupSpec, topologies: Topologies = NO_TOPOLOGIES) -> TaskG
     return shape_of(spec, topologies).group
 
 
+class _LastAsked:
+    """The spec that was asked about last: all pods of a large group ask, one after the other."""
+
+    def __init__(self) -> None:
+        self._spec: PodGroupSpec | None = None
+        self._topologies: tuple[KaiTopology, ...] = ()
+        self._shape = PodGroupShape(TaskGroup())
+
+    def shape(self, spec: PodGroupSpec, topologies: Topologies) -> PodGroupShape:
+        around = tuple(topologies.values())
+        if spec is not self._spec or around != self._topologies:
+            self._shape = _shape(_whole(spec, topologies))
+            self._spec, self._topologies = spec, around
+        return self._shape
+
+
+_LAST_ASKED: Final = _LastAsked()
+
+
 def shape_of(spec: PodGroupSpec, topologies: Topologies = NO_TOPOLOGIES) -> PodGroupShape:
     """All that follows from the spec of a PodGroup."""
+    return _LAST_ASKED.shape(spec, topologies)
+
+
+def _whole(spec: PodGroupSpec, topologies: Topologies) -> _Whole:
     parts = tuple(
         _Part(
             one.name.lower(),
@@ -79,7 +102,7 @@ def shape_of(spec: PodGroupSpec, topologies: Topologies = NO_TOPOLOGIES) -> PodG
         for one in spec.sub_groups or ()
     )
     root = _rule(spec.topology_constraint, topologies)
-    return _shape(_Whole(_count(spec.min_member), _count(spec.min_sub_group), root, parts))
+    return _Whole(_count(spec.min_member), _count(spec.min_sub_group), root, parts)
 
 
 def _count(value: int | None) -> int | None:

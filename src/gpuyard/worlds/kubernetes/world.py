@@ -226,7 +226,7 @@ class Kubernetes:
         over: list[Place] = []
         for at, place in enumerate(self.intents.places):
             leaver = leaver_of(place, self.picture.pods)
-            if leaver is not None and (not leaver.leaving or now_ms - leaver.deleted_ms <= STUCK_MS):
+            if leaver is not None and not leaver.over and now_ms - (leaver.deleted_ms or now_ms) <= STUCK_MS:
                 self.intents.places[at] = replace(place, until_ms=now_ms + PLACE_MS)
             elif place.until_ms <= now_ms:
                 over.append(place)
@@ -292,8 +292,10 @@ class Kubernetes:
                 if record.ours and _was_rejected(record) and not record.rejected:
                     record.rejected = True
                     why = f"{record.node} did not take it: {record.pod.status.reason}"
-                    self.intents.failed(kin_of(id, (record,)), why, now_ms)
-                    self.picture.membership.mark_siblings(record)
+                    kin = kin_of(id, (record,))
+                    self.intents.failed(kin, why, now_ms)
+                    if kin != id:
+                        self.picture.membership.mark_siblings(record)
 
     def _note_held(self, records: Iterable[PodRecord]) -> None:
         for record in records:
