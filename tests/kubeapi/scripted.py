@@ -63,6 +63,8 @@ def an_object(name: str, version: str = "1") -> dict[str, Any]:
     return {"metadata": {"name": name, "resourceVersion": version}, "other": {"deep": [1, 2.5, None]}}
 
 
+LAST_TURNS = 10
+"""Of the event loop, until whoever has just connected is being listened to."""
 NOTHING = Answer(0)
 """No answer at all: the connection is closed."""
 
@@ -108,7 +110,9 @@ async def serving(script: Script, **access: Any) -> AsyncIterator[KubeClient]:
     finally:
         await client.close()
         server.close()
-        # A loop that is closed before all of them have ended leaves their sockets behind.
+        # A loop that is closed before all of them have ended leaves their sockets behind, as do those that never began.
+        for _ in range(LAST_TURNS):
+            await asyncio.sleep(0)
         for task in conversations:
             task.cancel()
         await asyncio.gather(*conversations, return_exceptions=True)

@@ -208,9 +208,11 @@ class Http:
         self._idle: list[_Connection] = []
         self._permits = asyncio.Semaphore(MAX_CONNECTIONS)
         self._streams: set[_Connection] = set()
+        self._closed = False
 
     async def close(self) -> None:
         """Wait for their ends, too: whoever closes the event loop next would leave sockets behind."""
+        self._closed = True
         connections = (*self._idle, *self._streams)
         self._idle.clear()
         for connection in connections:
@@ -305,7 +307,7 @@ class Http:
         return connection
 
     def _put_back(self, connection: _Connection) -> None:
-        if connection.is_open:
+        if connection.is_open and not self._closed:
             self._idle.append(connection)
         else:
             connection.close()

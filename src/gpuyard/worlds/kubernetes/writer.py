@@ -115,7 +115,7 @@ class Writer:
         self._at_rest.set()
         self._saving = asyncio.Lock()
         self._pens = tuple(asyncio.Lock() for _ in range(PENS))
-        self._aside: set[asyncio.Task[None]] = set()
+        self._group = asyncio.TaskGroup()
         self.written = 0
         self.failed = 0
 
@@ -136,8 +136,8 @@ class Writer:
         return self._work.qsize() + self._doubtful.qsize()
 
     async def run(self) -> None:
-        """For ever."""
-        async with asyncio.TaskGroup() as group:
+        """For ever; whatever it has begun ends with it."""
+        async with self._group as group:
             for _ in range(WORKERS):
                 group.create_task(self._labour(self._work))
             for _ in range(DOUBTFUL_WORKERS):
@@ -261,9 +261,7 @@ class Writer:
 
     def _beside(self, work: Work) -> None:
         """Do what may take its time without keeping a worker from other pods."""
-        task = asyncio.create_task(self._worked(work))
-        self._aside.add(task)
-        task.add_done_callback(self._aside.discard)
+        self._group.create_task(self._worked(work))
 
     async def _bind_with_volumes(self, bind: BindPod) -> None:
         why = await self._why_no_volumes(bind)
