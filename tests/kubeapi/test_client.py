@@ -183,3 +183,14 @@ def test_paths() -> None:
         if name:
             with pytest.raises(InputError):
                 path_of("nodes", name)
+
+
+def test_who_was_closed_opens_no_connection_any_more() -> None:
+    async def talk() -> None:
+        async with serving(Script(Answer(200, {}))) as client:
+            await client.get("/a")
+            await client.close()
+            with pytest.raises(KubeUnreachableError, match="it is closed"):
+                await client.get("/b")
+
+    asyncio.run(talk())

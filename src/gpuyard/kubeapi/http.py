@@ -291,6 +291,8 @@ class Http:
 
     async def _connected(self) -> _Connection:
         server = self._server
+        if self._closed:
+            raise HttpError("it is closed")
         try:
             async with asyncio.timeout(self._connect_s):
                 _, connection = await asyncio.get_running_loop().create_connection(
@@ -304,6 +306,9 @@ class Http:
             raise SilenceError(f"no connection within {self._connect_s:g} s") from None
         except OSError as error:
             raise HttpError(error.strerror or str(error)) from None
+        if self._closed:
+            connection.close()
+            raise HttpError("it was closed meanwhile")
         return connection
 
     def _put_back(self, connection: _Connection) -> None:
