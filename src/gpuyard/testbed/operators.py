@@ -8,7 +8,6 @@ Invariant: nothing is made up: kinds, webhooks and names are those of its own in
 
 from __future__ import annotations
 
-import socket
 from base64 import b64decode
 from collections.abc import Iterator
 from functools import partial
@@ -20,6 +19,7 @@ import yaml
 
 from gpuyard.errors import KubeTestbedError
 from gpuyard.platform.commands import run
+from gpuyard.platform.dialling import dial
 from gpuyard.platform.files import write_private
 from gpuyard.testbed.api import Api, wait_until
 from gpuyard.testbed.control_plane import Component, added_program
@@ -170,7 +170,7 @@ def _collection(definition: dict[str, Any]) -> str:
 
 def _listens(address: str, port: int) -> bool:
     try:
-        socket.create_connection((address, port), timeout=DIAL_S).close()
+        dial(address, port, connect_timeout_s=DIAL_S, silence_timeout_s=DIAL_S).close()
     except OSError:
         return False
     return True

@@ -8,8 +8,8 @@ import pytest
 
 from gpuyard.testbed.bed import Bed
 from gpuyard.testbed.record import Extras
-from tests.kube import eventually
-from tests.on_kube.operators.yard import GPUS, HALF, Pod, Yard, gives_way, labelled, nodes_of, template
+from gpuyard.worlds.kubernetes.gangs import COMPLETION_INDEX
+from tests.on_kube.operators.yard import GPUS, HALF, Pod, Yard, gives_way, labelled, name_of, nodes_of, template
 
 pytestmark = pytest.mark.long
 
@@ -35,11 +35,7 @@ def make(yard: Yard, name: str, *parts: dict[str, Any], **spec: Any) -> str:
 def identity(pod: Pod) -> tuple[str, str, str]:
     """By what a pod that is made anew is known."""
     labels = pod["metadata"]["labels"]
-    return (
-        labels[REPLICATED],
-        labels["jobset.sigs.k8s.io/job-index"],
-        labels["batch.kubernetes.io/job-completion-index"],
-    )
+    return labels[REPLICATED], labels["jobset.sigs.k8s.io/job-index"], labels[COMPLETION_INDEX]
 
 
 def test_a_set_starts_as_a_whole_gives_way_as_a_whole_and_starts_again(yard: Yard) -> None:
@@ -49,11 +45,11 @@ def test_a_set_starts_as_a_whole_gives_way_as_a_whole_and_starts_again(yard: Yar
     first = yard.wait(of_a_set, 5)
     yard.end("one")
     assert sorted(nodes_of(yard.run(of_a_set, 5)).values()) == [1, 2, 2]
-    assert yard.jobs() == {"pod/one": 1, "pod/two": 1, "jobset/train": 5}
+    assert yard.jobs() == {"pod/one", "pod/two", "jobset/train"}
     # The cluster is full, and this one counts for more.
     yard.fill("high", priorityClassName="inference")
     again = yard.wait(of_a_set, 5)
-    assert {line["task"] for line in yard.lines("evict")} == {pod["metadata"]["name"] for pod in first}
+    assert {line["task"] for line in yard.lines("evict")} == set(map(name_of, first))
     assert sorted(map(identity, again)) == sorted(map(identity, first))
     yard.end("high")
     yard.run(of_a_set, 5)
@@ -67,7 +63,7 @@ def test_in_order_the_second_replicated_job_starts_as_a_whole_once_the_first_one
     yard.wait(workers, 3)
     yard.end("one")
     yard.run(of_a_set, 4)
-    assert yard.jobs()["jobset/train"] == 1
+    assert yard.jobs() == {"pod/one", "pod/two", "jobset/train"}
 
 
 def test_what_depends_on_another_replicated_job_starts_as_a_whole_once_that_one_runs(yard: Yard) -> None:
@@ -95,4 +91,3 @@ def test_a_pod_that_is_moved_is_made_anew_and_known_by_its_place_in_the_set(yard
     (node,) = nodes_of(yard.run(of_a_set, 2))
     assert node == line["to"]
     assert not any(map(gives_way, yard.pods(of_a_set)))
-    eventually(lambda: len(yard.pods(of_a_set)) == 2, "both")

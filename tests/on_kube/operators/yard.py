@@ -44,7 +44,7 @@ class Yard:
         """Pods that keep GPUs busy, and are there."""
         for name in names:
             self.api.create(self.pod_path, a_pod(name, gpus=gpus, **about))
-        self.run(lambda pod: pod["metadata"]["name"] in names, len(names))
+        self.run(lambda pod: name_of(pod) in names, len(names))
 
     def end(self, *names: str) -> None:
         for name in names:
@@ -62,7 +62,7 @@ class Yard:
 
         eventually(gone, "the end of everything")
 
-    # ------------------------------------------------------------------------------------------------------------- looks
+    # ------------------------------------------------------------------------------------------------------------ looks
 
     def pods(self, which: Callable[[Pod], bool] = lambda pod: True) -> list[Pod]:
         """Those that are not ending."""
@@ -93,25 +93,25 @@ class Yard:
         return found
 
     def told(self, which: Callable[[Pod], bool]) -> str:
-        return "; ".join(
-            f"{pod['metadata']['name']} {pod['status'].get('phase')} {why(pod)}" for pod in self.pods(which)
-        )
+        return "; ".join(f"{name_of(pod)} {pod['status'].get('phase')} {why(pod)}" for pod in self.pods(which))
 
-    def jobs(self) -> dict[str, int]:
-        """What our scheduler took for one job, in this namespace, and with how many pods it came."""
-        lines = self.scheduler.lines("submitted")
-        mine = [line for line in lines if str(line["job"]).startswith(f"{self.namespace}/")]
-        return {str(line["job"]).removeprefix(f"{self.namespace}/"): int(str(line["tasks"])) for line in mine}
+    def jobs(self, event: str = "submitted") -> set[str]:
+        """Everything our scheduler took for one job, in this namespace."""
+        return {str(line["job"]).removeprefix(f"{self.namespace}/") for line in self.lines(event)}
 
     def lines(self, event: str) -> list[dict[str, object]]:
         return [line for line in self.scheduler.lines(event) if str(line["job"]).startswith(f"{self.namespace}/")]
 
 
+def name_of(pod: Pod) -> str:
+    return str(pod["metadata"]["name"])
+
+
 def why(pod: Pod) -> str:
+    """What its condition says, once it has one."""
     conditions = pod["status"].get("conditions") or []
-    return next(
-        (f"{one.get('reason')}: {one.get('message')}" for one in conditions if one["type"] == "PodScheduled"), ""
-    )
+    told = (one for one in conditions if one["type"] == "PodScheduled")
+    return next((f"{one.get('reason')}: {one.get('message')}" for one in told), "")
 
 
 def gives_way(pod: Pod) -> bool:
