@@ -8,7 +8,8 @@ import pytest
 
 from gpuyard.testbed.bed import Bed
 from gpuyard.testbed.record import Extras
-from tests.on_kube.operators.yard import GPUS, HALF, Pod, Yard, gives_way, labelled, nodes_of, template
+from tests.on_kube.faults.cluster import TEAM
+from tests.on_kube.operators.yard import GPUS, HALF, Pod, Yard, gives_way, labelled, name_of, nodes_of, template
 
 pytestmark = pytest.mark.long
 
@@ -31,9 +32,10 @@ def worker(pod: Pod) -> bool:
 
 
 def make(yard: Yard, name: str, replicas: int, size: int, gpus: int, **spec: Any) -> str:
-    pods = template(gpus, restartPolicy="Always")
+    pods = template(gpus, restartPolicy="Always", queue="")
     whole = {"replicas": replicas, "leaderWorkerTemplate": {"size": size, "workerTemplate": pods}, **spec}
-    return yard.make("leaderworkersets", "leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet", name, whole)
+    labels = {"kai.scheduler/queue": TEAM}
+    return yard.make("leaderworkersets", "leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet", name, whole, labels=labels)
 
 
 def place(pod: Pod) -> tuple[str, str]:
@@ -83,3 +85,20 @@ def test_a_pod_that_is_moved_is_made_anew_and_known_by_its_place_in_the_set(yard
     (node,) = nodes_of(yard.run(of_a_set, 2))
     assert node == line["to"]
     assert not any(map(gives_way, yard.pods(of_a_set)))
+
+
+def test_a_group_that_would_be_made_anew_as_a_whole_is_not_moved_in_part(yard: Yard) -> None:
+    """Half of it on each of two nodes, so that a move of one half would free the other's."""
+    a, b, c, d = yard.bed.record.node_names()
+    for node in (c, d):
+        yard.fill(f"full-{node}", node=node)
+    for node in (a, b):
+        yard.fill(f"half-{node}", gpus=HALF, node=node)
+    make(yard, "serve", replicas=1, size=2, gpus=HALF)
+    before = yard.run(of_a_set, 2)
+    assert nodes_of(before) == {a: 1, b: 1}
+    yard.end(f"half-{a}", f"half-{b}")
+    yard.add("big", GPUS)
+    yard.wait(lambda pod: name_of(pod) == "big", 1)
+    assert yard.lines("move") == []
+    assert {pod["metadata"]["uid"] for pod in yard.pods(of_a_set)} == {pod["metadata"]["uid"] for pod in before}

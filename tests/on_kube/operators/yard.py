@@ -13,9 +13,11 @@ from gpuyard.worlds.kubernetes.writer import GIVES_WAY
 from tests.kube import eventually
 from tests.on_kube.faults.cluster import TEAM
 from tests.on_kube.faults.schedulers import Inside
-from tests.on_kube.test_real_nodes import GPUS, a_pod
+from tests.on_kube.test_real_nodes import GPUS as NODE_GPUS
+from tests.on_kube.test_real_nodes import a_pod
 
 Pod = dict[str, Any]
+GPUS = NODE_GPUS
 HALF = GPUS // 2
 A_WHILE_S = 2.0
 """Long enough for a scheduler that starts too much to have done so."""
@@ -43,8 +45,11 @@ class Yard:
     def fill(self, *names: str, gpus: int = GPUS, **about: Any) -> None:
         """Pods that keep GPUs busy, and are there."""
         for name in names:
-            self.api.create(self.pod_path, a_pod(name, gpus=gpus, **about))
+            self.add(name, gpus, **about)
         self.run(lambda pod: name_of(pod) in names, len(names))
+
+    def add(self, name: str, gpus: int, **about: Any) -> None:
+        self.api.create(self.pod_path, a_pod(name, gpus=gpus, **about))
 
     def end(self, *names: str) -> None:
         for name in names:
@@ -79,6 +84,17 @@ class Yard:
         eventually(all_run, lambda: f"the start of {count} pods ({self.told(which)})")
         return self.pods(which)
 
+    def some_run(self, which: Callable[[Pod], bool], count: int) -> list[Pod]:
+        """Wait until so many of these pods run; those are all that do, after a while, too."""
+
+        def running() -> list[Pod]:
+            return [pod for pod in self.pods(which) if pod["status"].get("phase") == "Running"]
+
+        eventually(lambda: len(running()) == count, lambda: f"the start of {count} pods ({self.told(which)})")
+        sleep(A_WHILE_S)
+        assert len(running()) == count
+        return running()
+
     def wait(self, which: Callable[[Pod], bool], count: int, word: str = "") -> list[Pod]:
         """So many of these pods are there, say why they wait, and not one of them starts."""
 
@@ -89,7 +105,7 @@ class Yard:
         eventually(all_wait, lambda: f"that {count} pods wait ({self.told(which)})")
         sleep(A_WHILE_S)
         found = self.pods(which)
-        assert [pod["spec"].get("nodeName", "") for pod in found] == [""] * count
+        assert [name_of(pod) for pod in found if pod["spec"].get("nodeName")] == []
         return found
 
     def told(self, which: Callable[[Pod], bool]) -> str:
@@ -108,9 +124,9 @@ def name_of(pod: Pod) -> str:
 
 
 def why(pod: Pod) -> str:
-    """What its condition says, once it has one."""
+    """What it is told while it has no place."""
     conditions = pod["status"].get("conditions") or []
-    told = (one for one in conditions if one["type"] == "PodScheduled")
+    told = (one for one in conditions if one["type"] == "PodScheduled" and one["status"] == "False")
     return next((f"{one.get('reason')}: {one.get('message')}" for one in told), "")
 
 
@@ -132,8 +148,11 @@ def labelled(key: str, value: str = "") -> Callable[[Pod], bool]:
     return holds
 
 
-def template(gpus: int, *, script: str = "sleep 1000", container: str = "main", **spec: Any) -> dict[str, Any]:
+def template(
+    gpus: int, *, script: str = "sleep 1000", container: str = "main", queue: str = TEAM, **spec: Any
+) -> dict[str, Any]:
     """What an operator makes its pods of."""
     pod = a_pod("x", gpus=gpus, script=script, **spec)
     pod["spec"]["containers"][0]["name"] = container
-    return {"metadata": {"labels": {"kai.scheduler/queue": TEAM}}, "spec": pod["spec"]}
+    labels = {"kai.scheduler/queue": queue} if queue else {}
+    return {"metadata": {"labels": labels}, "spec": pod["spec"]}

@@ -467,6 +467,22 @@ def test_a_ray_cluster_starts_with_its_head_and_the_minimum_of_each_group() -> N
     assert gpu[0].successor_key == gpu[5].successor_key != cpu[0].successor_key
 
 
+@pytest.mark.parametrize(
+    ("replicas", "made", "minimum"),
+    [
+        ("replicas: 3, minReplicas: 0, maxReplicas: 1", 1, 1),
+        ("replicas: 3, minReplicas: 3, maxReplicas: 2", 2, 2),
+        ("minReplicas: 2", 2, 2),
+        ("replicas: 4, minReplicas: 1, maxReplicas: 3, numOfHosts: 2", 6, 2),
+    ],
+)
+def test_no_more_workers_of_ray_are_waited_for_than_are_made(replicas: str, made: int, minimum: int) -> None:
+    """As KubeRay v1.5.1 counts them."""
+    text = "{apiVersion: ray.io/v1, kind: RayCluster, metadata: {name: tune}, spec: {workerGroupSpecs: [%s]}}"
+    head = ray_pod(an_owner(text % f"{{groupName: g, {replicas}}}"), "headgroup", "tune-head")
+    assert (head.wanted, [leaf.min_tasks for leaf in leaves(head.group)]) == (1 + made, [1, minimum])
+
+
 def test_the_cluster_of_a_ray_job_is_the_group_and_its_submitter_another() -> None:
     job = an_owner("{apiVersion: ray.io/v1, kind: RayJob, metadata: {name: j, labels: {project: p}}, spec: {}}")
     cluster = owned_by(job, an_owner(RAY.replace("kai.scheduler/queue: vision, ", "")))
@@ -525,15 +541,35 @@ def test_a_leader_that_must_be_ready_first_does_not_wait_for_its_workers() -> No
     assert starts(leader, *workers) == ["t0", "t1", "t2"]
 
 
+def real_worker(uid_of_leader: str = "77a8f352") -> tuple[Pod, Owner]:
+    """As LeaderWorkerSet v0.7.0 makes it: it has a set of its own, which belongs to the leader, which is a pod."""
+    text = "{apiVersion: apps/v1, kind: StatefulSet, metadata: {name: llama-0}, spec: {replicas: 2}}"
+    workers = owned_by(Owner(Metadata(name="llama-0", uid=uid_of_leader), "Pod", "v1"), an_owner(text))
+    prefix = "leaderworkerset.sigs.k8s.io"
+    labels = {
+        "apps.kubernetes.io/pod-index": "1",
+        "controller-revision-hash": "llama-0-6fd7df5dc4",
+        f"{prefix}/group-key": "c64651e2dc36faeae2eea7f1bc984c8f9688432f",
+        f"{prefix}/template-revision-hash": "859d4567f8",
+        "statefulset.kubernetes.io/pod-name": "llama-0-1",
+        **lws_labels(0, 1),
+    }
+    annotations = {f"{prefix}/leader-name": "llama-0", f"{prefix}/size": "3"}
+    return a_pod("llama-0-1", workers, labels=labels, annotations=annotations, schedulerName="gpuyard"), workers
+
+
 def test_a_worker_knows_its_set_by_label_where_the_leader_is_not_read() -> None:
     owner = an_owner(LWS % "LeaderCreated")
-    text = "{apiVersion: apps/v1, kind: StatefulSet, metadata: {name: llama-0}, spec: {replicas: 2}}"
-    workers = owned_by(Owner(Metadata(name="llama-0", uid="u"), "Pod", "v1"), an_owner(text))
-    annotations = {"leaderworkerset.sigs.k8s.io/size": "3"}
-    pod = a_pod("llama-0-1", workers, labels=lws_labels(0, 1), annotations=annotations)
+    pod, workers = real_worker()
     grouping = grouped(pod, workers)
     assert (grouping.job_id, grouping.group) == (lws_pods(owner, 0)[0].job_id, TaskGroup(min_tasks=3))
     assert grouping.waits == ""
+
+
+def test_a_worker_has_the_queue_and_the_startup_policy_of_the_set_its_label_names() -> None:
+    owner = an_owner(LWS % "LeaderReady")
+    pod, workers = real_worker()
+    assert grouped(pod, workers, owner) == lws_pods(owner, 0)[1]
 
 
 # ------------------------------------------------------------------------------------------------------ everything else

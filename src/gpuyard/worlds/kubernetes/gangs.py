@@ -286,8 +286,10 @@ def _ray_workers(group: object) -> tuple[int, int]:
     if mapping_at(group).get("suspend") is True or mapping_at(group).get("suspended") is True:
         return 0, 0
     hosts = max(1, _or(count_at(group, "numOfHosts"), 1))
-    least = _or(count_at(group, "minReplicas"), 0)
-    replicas = max(_or(count_at(group, "replicas"), 0), least)
+    # Whatever the others say, the operator makes no more than this.
+    most = _or(count_at(group, "maxReplicas"), MAX_TASKS_PER_JOB)
+    least = min(_or(count_at(group, "minReplicas"), 0), most)
+    replicas = min(max(_or(count_at(group, "replicas"), 0), least), most)
     return min((least or replicas) * hosts, MAX_TASKS_PER_JOB), min(replicas * hosts, MAX_TASKS_PER_JOB)
 
 

@@ -71,7 +71,7 @@ class JobReader:
             preemptible=grouping.preemptible,
             protected=protected,
             submitted_at_ms=ms_of(grouping.created) or min((pod.created_ms for pod in pods), default=0),
-            restart_ms=0 if recreated and safely else LOST_WORK_MS,
+            restart_ms=LOST_WORK_MS if any(pod.grouping is not None and pod.grouping.costs_work for pod in pods) else 0,
             preemption_delay_ms=NEVER_MS if _never_preempts(pods) else grouping.preemption_delay_ms,
             staleness_grace_ms=grouping.staleness_grace_ms,
             stale_since_ms=memory.stale_since_ms,

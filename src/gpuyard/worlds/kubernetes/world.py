@@ -488,7 +488,7 @@ def _was_rejected(record: PodRecord) -> bool:
 def _loss(record: PodRecord) -> str:
     """What is lost with the pod, beside the time until it is made anew."""
     grouping = record.grouping
-    if grouping is None or (grouping.recreated and grouping.moves_safely):
+    if grouping is None or not grouping.costs_work:
         return ""
     return f"; {grouping.why_not}" if grouping.recreated else LOSS
 
