@@ -91,3 +91,18 @@ def test_a_pod_that_is_moved_is_made_anew_and_known_by_its_place_in_the_set(yard
     (node,) = nodes_of(yard.run(of_a_set, 2))
     assert node == line["to"]
     assert not any(map(gives_way, yard.pods(of_a_set)))
+
+
+def test_jobs_that_each_have_a_domain_of_their_own_start_with_their_first_pods_then_as_a_whole(yard: Yard) -> None:
+    """The operator lets no other pod of a Job be made before the first one has a place."""
+    yard.fill("one", "two", "three")
+    metadata = {"annotations": {"alpha.jobset.sigs.k8s.io/exclusive-topology": "kubernetes.io/hostname"}}
+    spec = {"replicatedJobs": [replicated("workers", 2, 2, HALF)]}
+    yard.make("jobsets", "jobset.x-k8s.io/v1alpha2", "JobSet", "train", spec, **metadata)
+    first = yard.wait(of_a_set, 2)
+    assert [identity(pod)[2] for pod in first] == ["0", "0"]
+    yard.end("one")
+    found = yard.run(of_a_set, 4)
+    assert sorted(nodes_of(found).values()) == [2, 2]
+    assert len({(identity(pod)[1], pod["spec"]["nodeName"]) for pod in found}) == 2
+    assert yard.jobs() == {"pod/one", "pod/two", "pod/three", "jobset/train"}

@@ -31,11 +31,13 @@ def worker(pod: Pod) -> bool:
     return of_a_set(pod) and not leader(pod)
 
 
-def make(yard: Yard, name: str, replicas: int, size: int, gpus: int, **spec: Any) -> str:
+def make(
+    yard: Yard, name: str, replicas: int, size: int, gpus: int, annotations: dict[str, str] | None = None, **spec: Any
+) -> str:
     pods = template(gpus, restartPolicy="Always", queue="")
     whole = {"replicas": replicas, "leaderWorkerTemplate": {"size": size, "workerTemplate": pods}, **spec}
-    labels = {"kai.scheduler/queue": TEAM}
-    return yard.make("leaderworkersets", "leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet", name, whole, labels=labels)
+    metadata = {"labels": {"kai.scheduler/queue": TEAM}, "annotations": annotations or {}}
+    return yard.make("leaderworkersets", "leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet", name, whole, **metadata)
 
 
 def place(pod: Pod) -> tuple[str, str]:
@@ -102,3 +104,15 @@ def test_a_group_that_would_be_made_anew_as_a_whole_is_not_moved_in_part(yard: Y
     yard.wait(lambda pod: name_of(pod) == "big", 1)
     assert yard.lines("move") == []
     assert {pod["metadata"]["uid"] for pod in yard.pods(of_a_set)} == {pod["metadata"]["uid"] for pod in before}
+
+
+def test_a_group_that_has_a_domain_of_its_own_starts_with_its_leader_then_as_a_whole(yard: Yard) -> None:
+    """The operator makes workers only once their leader has a place."""
+    yard.fill("one", "two", "three")
+    metadata = {f"{PREFIX}/exclusive-topology": "kubernetes.io/hostname"}
+    make(yard, "serve", replicas=2, size=2, gpus=HALF, annotations=metadata)
+    assert len(nodes_of(yard.run(first, 2))) == 1
+    assert list(map(leader, yard.wait(second, 1))) == [True]
+    yard.end("one")
+    assert len(nodes_of(yard.run(second, 2))) == 1
+    assert len(nodes_of(yard.pods(of_a_set))) == 2

@@ -425,6 +425,65 @@ spec:
     assert leaf == TaskGroup("w/0", min_tasks=2, topology=TopologyRule("racks", "example.com/rack"))
 
 
+EXCLUSIVE_SET = """
+apiVersion: jobset.x-k8s.io/v1alpha2
+kind: JobSet
+metadata: {name: train%s}
+spec:
+  replicatedJobs:
+    - {name: driver, replicas: 1, template: {spec: {parallelism: 1, completions: 1}}}
+    - {name: workers, replicas: 2, template: {%s spec: {parallelism: 3, completions: 3}}}
+"""
+EXCLUSIVELY = "annotations: {alpha.jobset.sigs.k8s.io/exclusive-topology: rack}"
+
+
+def exclusive_pod(
+    owner: Owner, name: str, job: int, index: int, *, exclusive: bool = True, backoff_limit: int = 6
+) -> Grouping:
+    """With what JobSet v0.10.1 and the Job controller write on it."""
+    text = "{apiVersion: batch/v1, kind: Job, metadata: {name: train-%s-%s}, spec: {backoffLimit: %s}}"
+    above = owned_by(owner, an_owner(text % (name, job, backoff_limit)))
+    prefix = "jobset.sigs.k8s.io"
+    named = {
+        f"{prefix}/global-replicas": "3",
+        f"{prefix}/group-name": "default",
+        f"{prefix}/job-index": str(job),
+        f"{prefix}/job-key": "bfcf5ebea76efcf5a9add9af4c26c7d637c630a1",
+        f"{prefix}/jobset-name": "train",
+        f"{prefix}/replicatedjob-name": name,
+        f"{prefix}/restart-attempt": "0",
+        "batch.kubernetes.io/job-completion-index": str(index),
+    }
+    placed = {"alpha.jobset.sigs.k8s.io/exclusive-topology": "rack"} if exclusive else {}
+    pod = a_pod(f"train-{name}-{job}-{index}-x", above, labels=named, annotations={**named, **placed})
+    return grouped(pod, above, owner)
+
+
+@pytest.mark.parametrize("at", ["set", "job"])
+def test_jobs_with_a_domain_of_their_own_start_with_their_first_pods_then_as_a_whole(at: str) -> None:
+    """No other pod of such a Job is made before its first one has a place."""
+    texts = (f", {EXCLUSIVELY}", "") if at == "set" else ("", f"metadata: {{{EXCLUSIVELY}}},")
+    owner = an_owner(EXCLUSIVE_SET % texts)
+    driver = exclusive_pod(owner, "driver", 0, 0, exclusive=at == "set")
+    first, other = (exclusive_pod(owner, "workers", job, 0) for job in (0, 1))
+    assert starts(driver, first) is None
+    assert starts(driver, first, other) == ["t0", "t1", "t2"]
+    rest = [exclusive_pod(owner, "workers", job, index) for job in (0, 1) for index in (1, 2)]
+    assert starts(driver, first, other, *rest[:3]) is None
+    assert len(starts(driver, first, other, *rest) or ()) == 7
+    assert first.why_not == "JobSet train keeps each Job in a domain of its own, where its first pod is"
+    assert not first.costs_work
+    soon_failed = exclusive_pod(owner, "workers", 0, 1, backoff_limit=2)
+    assert soon_failed.why_not == "the 3 pods of its gang would be 3 failures, and 2 are left"
+    assert soon_failed.costs_work
+
+
+def test_jobs_whose_nodes_are_labelled_beforehand_start_as_a_whole_at_once() -> None:
+    strategy = EXCLUSIVELY.replace("rack}", "rack, alpha.jobset.sigs.k8s.io/node-selector: 'true'}")
+    owner = an_owner(EXCLUSIVE_SET % (f", {strategy}", ""))
+    assert exclusive_pod(owner, "workers", 0, 0).group.fewest_tasks == 7
+
+
 # ----------------------------------------------------------------------------------------------------------------- Ray
 
 RAY = """
@@ -536,6 +595,14 @@ def test_each_replica_of_a_leader_worker_set_is_a_gang() -> None:
 
 def test_a_leader_that_must_be_ready_first_does_not_wait_for_its_workers() -> None:
     leader, *workers = lws_pods(an_owner(LWS % "LeaderReady"), 0)
+    assert starts(leader) == ["t0"]
+    assert starts(leader, workers[0]) is None
+    assert starts(leader, *workers) == ["t0", "t1", "t2"]
+
+
+def test_a_leader_that_chooses_the_domain_of_its_group_does_not_wait_for_its_workers() -> None:
+    exclusive = "name: llama, annotations: {leaderworkerset.sigs.k8s.io/exclusive-topology: rack}"
+    leader, *workers = lws_pods(an_owner((LWS % "LeaderCreated").replace("name: llama", exclusive)), 0)
     assert starts(leader) == ["t0"]
     assert starts(leader, workers[0]) is None
     assert starts(leader, *workers) == ["t0", "t1", "t2"]

@@ -152,7 +152,8 @@ def _by_owner(pod: Pod, chain: Sequence[Owner], cluster: _Cluster) -> Grouping:
     gang = _gang(owner, pod, topology, cluster.topologies)
     class_name, priority = _priority(places, pod, owner, cluster.priorities)
     restart = restart_of(pod, chain)
-    why_not = restart.why_not or _too_few_left(restart, gang)
+    too_few = _too_few_left(restart, gang)
+    why_not = too_few if restart.goes_whole and too_few else restart.why_not or too_few
     queue = queue_named(places.labels, pod.metadata.labels or {}, cluster.settings.queue_label)
     return Grouping(
         job_id=_job_id(pod, owner, gang),
@@ -171,7 +172,7 @@ def _by_owner(pod: Pod, chain: Sequence[Owner], cluster: _Cluster) -> Grouping:
         recreated=restart.recreated,
         moves_safely=not why_not,
         why_not=why_not,
-        goes_whole=restart.goes_whole,
+        goes_whole=restart.goes_whole and not too_few,
         evictions_left=restart.evictions_left,
         waits=gang.waits or _left_to_others(places),
         created=(pod if owner is None or gang.alone else owner).metadata.creation_timestamp,

@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from gpuyard.worlds.kubernetes.asking import called
-from gpuyard.worlds.kubernetes.gangs import LWS_WORKER, RAY_NODE_TYPE, REPLICA_TYPE
+from gpuyard.worlds.kubernetes.gangs import LWS_WORKER, RAY_NODE_TYPE, REPLICA_TYPE, follows_its_first
 from gpuyard.worlds.kubernetes.objects import Owner, Pod
 from gpuyard.worlds.kubernetes.owners import LWS, LWS_KIND, api_group_of
 from gpuyard.worlds.kubernetes.raw import count_at, items_at, mapping_at, text_at, whole_number
@@ -175,6 +175,17 @@ def _mpi(owner: Owner, pod: Pod) -> Restart:
     return ALWAYS
 
 
+# -------------------------------------------------------------------------------------------------------------- JobSet
+
+
+def _job_set(owner: Owner, pod: Pod) -> Restart:
+    """A Job that has a domain of its own stays there: pods that are not where its first one is are ended."""
+    if not follows_its_first(pod.metadata.annotations):
+        return ALWAYS
+    why = f"{called(owner)} keeps each Job in a domain of its own, where its first pod is"
+    return Restart(recreated=True, why_not=why, goes_whole=True)
+
+
 # ----------------------------------------------------------------------------------------------------- LeaderWorkerSet
 
 
@@ -217,6 +228,7 @@ _RULES: Final[dict[tuple[str, str], Rule]] = {
     # Its operator takes a replica that is being stopped for a failed one, whatever the restart policy.
     ("kubeflow.org", "TFJob"): _kubeflow("tfReplicaSpecs", "Never", frozenset()),
     ("kubeflow.org", "MPIJob"): _mpi,
+    ("jobset.x-k8s.io", "JobSet"): _job_set,
     (LWS, LWS_KIND): _leader_worker_set,
     ("ray.io", "RayJob"): _ray_job,
 }
