@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from time import sleep
 from typing import Any
 
 import pytest
@@ -9,7 +10,18 @@ import pytest
 from gpuyard.testbed.bed import Bed
 from gpuyard.testbed.record import Extras
 from tests.on_kube.faults.cluster import TEAM
-from tests.on_kube.operators.yard import GPUS, HALF, Pod, Yard, gives_way, labelled, name_of, nodes_of, template
+from tests.on_kube.operators.yard import (
+    A_WHILE_S,
+    GPUS,
+    HALF,
+    Pod,
+    Yard,
+    gives_way,
+    labelled,
+    name_of,
+    nodes_of,
+    template,
+)
 
 pytestmark = pytest.mark.long
 
@@ -116,3 +128,16 @@ def test_a_group_that_has_a_domain_of_its_own_starts_with_its_leader_then_as_a_w
     yard.end("one")
     assert len(nodes_of(yard.run(second, 2))) == 1
     assert len(nodes_of(yard.pods(of_a_set))) == 2
+
+
+def test_a_leader_whose_workers_find_no_room_goes_on(yard: Yard) -> None:
+    """It has lost nothing yet: stopped, it would only begin anew, every minute."""
+    yard.fill("one", "two")
+    soon = {"kai.scheduler/staleness-grace-period": "1s"}
+    make(yard, "serve", replicas=1, size=3, gpus=GPUS, startupPolicy="LeaderReady", annotations=soon)
+    (before,) = yard.run(leader, 1)
+    yard.wait(worker, 2)
+    sleep(A_WHILE_S)
+    (after,) = yard.pods(leader)
+    assert after["metadata"]["uid"] == before["metadata"]["uid"]
+    assert yard.lines("evict") == []
