@@ -125,7 +125,9 @@ class JobReader:
 
     def _state(self, pod: PodRecord, held_back: bool, now_ms: int) -> TaskState | None:
         if pod.over:
-            return TaskState.SUCCEEDED if pod.pod.status.phase == "Succeeded" else TaskState.FAILED
+            # One that was told to go and ended in good order has not done its work: its owner makes it anew.
+            done = pod.pod.status.phase == "Succeeded" and not pod.leaving
+            return TaskState.SUCCEEDED if done else TaskState.FAILED
         if pod.node:
             return self._state_on_node(pod, now_ms)
         if pod.leaving:
