@@ -33,6 +33,12 @@ _numbers = count(1)
 
 @pytest.fixture(scope="module")
 def scheduler(testbed: Bed) -> Iterator[Inside]:
+    with a_scheduler_of_real_nodes(testbed) as running:
+        yield running
+
+
+@contextmanager
+def a_scheduler_of_real_nodes(testbed: Bed) -> Iterator[Inside]:
     """Queues, GPUs on all four nodes, and ours beside the cluster's own scheduler."""
     with testbed.api() as api, a_team(testbed, api), a_namespace(api, SYSTEM), gpus_on(testbed, api):
         running = Inside(read_kubeconfig(testbed.kubeconfig), SYSTEM)

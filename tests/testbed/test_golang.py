@@ -11,7 +11,7 @@ import pytest
 from gpuyard.errors import KubeTestbedError
 from gpuyard.testbed import golang
 from gpuyard.testbed.golang import READY_PROGRAMS, GoModule, Program, Tell, built_folder, is_built, programs_of
-from gpuyard.testbed.programs import COREDNS, ETCD, KUBERNETES, KWOK, TRAINING_OPERATOR
+from gpuyard.testbed.programs import COREDNS, ETCD, KUBERNETES, KWOK, OPERATORS, TRAINING_OPERATOR
 
 SOURCE = 'package main\n\nvar word = "nothing"\n\nfunc main() { println(word) }\n'
 CACHE_FOLDER, FETCHED_GO = golang.cache_folder, golang.fetched_go
@@ -126,7 +126,11 @@ def built_name(tmp_path: Path) -> str:
     return built_folder(small_module(tmp_path / "source")).name
 
 
-@pytest.mark.parametrize("module", [KUBERNETES, ETCD, KWOK, COREDNS, TRAINING_OPERATOR], ids=lambda module: module.name)
+@pytest.mark.parametrize(
+    "module",
+    [KUBERNETES, ETCD, KWOK, COREDNS, TRAINING_OPERATOR, *OPERATORS.values()],
+    ids=lambda module: module.name,
+)
 def test_everything_a_testbed_is_built_from_is_pinned(module: GoModule) -> None:
     assert module.version in (module.folder / "go.mod").read_text()
     assert "-mod=readonly" in module.flags()

@@ -8,7 +8,10 @@ import tarfile
 import tomllib
 from pathlib import Path
 
-from gpuyard.testbed import kwok
+import yaml
+
+from gpuyard.cli.testbed import OPERATORS as CLI_OPERATORS
+from gpuyard.testbed import known_operators, kwok
 from gpuyard.testbed.boot import KEEP, control_script, node_script
 from gpuyard.testbed.cgroups import hierarchies
 from gpuyard.testbed.control_plane import control_components
@@ -17,6 +20,7 @@ from gpuyard.testbed.dns import corefile
 from gpuyard.testbed.extras import extra_components, names_of_extras
 from gpuyard.testbed.images import Image, write_archive
 from gpuyard.testbed.node_files import KERNEL_SETTINGS, PAUSE_IMAGE, containerd, kubelet, node_files
+from gpuyard.testbed.programs import OPERATORS
 from gpuyard.testbed.record import Extras
 from tests.testbed.samples import a_record
 
@@ -88,6 +92,9 @@ def test_what_is_asked_for_brings_what_it_needs_and_is_never_less() -> None:
     more = Extras(kwok=5, kwok_gpus=2).with_more(asked).with_more(Extras(kwok=3))
     assert more == Extras(kwok=5, kwok_gpus=2, dns=True, training_operator=True)
     assert names_of_extras(more) == ("kwok", "coredns", "training-operator")
+    others = more.with_more(Extras.of(operators=["lws", "jobset", "lws"])).with_more(Extras.of(operators=["kuberay"]))
+    assert others.operators == ("jobset", "kuberay", "lws")
+    assert names_of_extras(others) == ("kwok", "coredns", "training-operator", "jobset", "lws", "kuberay")
 
 
 def test_all_extras_are_in_the_script_and_wait_to_be_wanted() -> None:
@@ -97,8 +104,31 @@ def test_all_extras_are_in_the_script_and_wait_to_be_wanted() -> None:
         "kwok",
         "coredns",
         "training-operator",
+        "jobset",
+        "lws",
+        "mpi-operator",
+        "kuberay",
     ]
     parsed(script)
+
+
+def test_the_operators_that_may_be_named_are_those_there_are_and_each_has_ports_of_its_own() -> None:
+    """They share one network."""
+    assert set(CLI_OPERATORS) == set(OPERATORS) == {one.name for one in known_operators.ALL} - {"training-operator"}
+    probes = [int(one.probe.partition("/")[0]) for one in known_operators.ALL]
+    ports = [*probes, *(one.webhooks.port for one in known_operators.ALL if one.webhooks)]
+    assert len(set(ports)) == len(ports)
+
+
+def test_an_operator_finds_its_files_and_a_private_place_for_its_certificates() -> None:
+    record = a_record()
+    component = known_operators.JOB_SET.component(record)
+    folder = known_operators.JOB_SET.folder(record)
+    assert component.command[-2:] == (str(folder / "jobset"), f"--config={folder}/configuration.yaml")
+    assert str(folder / "tmp") in component.command
+    for one in known_operators.ALL:
+        for name, content in one.files:
+            assert yaml.safe_load(content), name
 
 
 def test_pretended_nodes_are_heard_from_more_often_than_they_are_given_up() -> None:

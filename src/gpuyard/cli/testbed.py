@@ -61,12 +61,15 @@ def _tell(line: str) -> None:
 # -------------------------------------------------------------------------------------------------------- up and down
 
 
-EXTRAS = ("kwok", "kwok_gpus", "dns", "training_operator")
+EXTRAS = ("kwok", "kwok_gpus", "dns", "training_operator", "operators")
+OPERATORS = ("jobset", "kuberay", "lws", "mpi-operator")
 
 
 def extras_options(command: Command) -> Command:
     many, gpus = click.IntRange(0, 5000), click.IntRange(0, 64)
+    others = "JobSet's, KubeRay's, that of LeaderWorkerSets, or that of MPIJobs v2beta1; may be given again."
     for option in (
+        click.option("--operator", "operators", type=click.Choice(OPERATORS), multiple=True, help=others),
         click.option("--training-operator", is_flag=True, help="Kubeflow's, for PyTorchJobs; brings DNS with it."),
         click.option("--dns", is_flag=True, help="CoreDNS, so that pods find services by name."),
         click.option("--kwok-gpus", type=gpus, default=0, metavar="GPUS", help="What each of those offers."),
@@ -99,6 +102,7 @@ def up(name: str, **given: Any) -> None:  # noqa: ANN401
     gpuyard kube testbed up --nodes 1 --name small
     gpuyard kube testbed up --kwok 500 --kwok-gpus 8
     gpuyard kube testbed up --training-operator
+    gpuyard kube testbed up --operator jobset --operator kuberay
     """
     from gpuyard.testbed.up import Wanted, bring_up
 
@@ -131,7 +135,7 @@ def build(**given: Any) -> None:  # noqa: ANN401
 @extras_options
 @name_option
 def add(name: str, **given: Any) -> None:  # noqa: ANN401
-    """Add to a testbed that is up: nodes by KWOK, DNS, the training operator.
+    """Add to a testbed that is up: nodes by KWOK, DNS, operators.
 
     \b
     gpuyard kube testbed add --kwok 500 --kwok-gpus 8

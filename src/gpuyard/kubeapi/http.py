@@ -291,8 +291,7 @@ class Http:
 
     async def _connected(self) -> _Connection:
         server = self._server
-        if self._closed:
-            raise HttpError("it is closed")
+        self._check_open()
         try:
             async with asyncio.timeout(self._connect_s):
                 _, connection = await asyncio.get_running_loop().create_connection(
@@ -306,10 +305,16 @@ class Http:
             raise SilenceError(f"no connection within {self._connect_s:g} s") from None
         except OSError as error:
             raise HttpError(error.strerror or str(error)) from None
-        if self._closed:
+        try:
+            self._check_open()
+        except HttpError:
             connection.close()
-            raise HttpError("it was closed meanwhile")
+            raise
         return connection
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise HttpError("it is closed")
 
     def _put_back(self, connection: _Connection) -> None:
         if connection.is_open and not self._closed:

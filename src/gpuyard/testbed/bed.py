@@ -134,7 +134,7 @@ class Bed:
             raise KubeTestbedError(f'there is no component "{component}" on {name}', fix=f"it has {', '.join(there)}")
 
     def add(self, extras: Extras, tell: Tell) -> None:
-        """Give it what it did not have when it came up: nodes by KWOK, DNS, the training operator."""
+        """Give it what it did not have when it came up: nodes by KWOK, DNS, operators."""
         with working_on(self.record.name), self.api() as api:
             self.record = add_extras(read_record(self.record.name), extras, api, tell)
 

@@ -1,4 +1,4 @@
-"""What a testbed has only where it was asked for: nodes by KWOK, DNS, the training operator.
+"""What a testbed has only where it was asked for: nodes by KWOK, DNS, operators.
 
 Place in the flow: up, bed ─Extras─▶ **extras** ─▶ components of the control plane that its script knows from the start
 and holds back until somebody wants them. So they can be added to a testbed that runs.
@@ -11,31 +11,32 @@ from typing import Final
 
 import msgspec
 
-from gpuyard.testbed import dns, kwok, machine, training
+from gpuyard.testbed import dns, kwok, machine
 from gpuyard.testbed.api import Api
 from gpuyard.testbed.boot import CONTAINERD, KUBELET
 from gpuyard.testbed.control_plane import CONTROLLER_MANAGER, Component, added_program, control_components
 from gpuyard.testbed.golang import Tell
-from gpuyard.testbed.programs import (
-    COREDNS,
-    KWOK,
-    TRAINING_OPERATOR,
-    TRAINING_OPERATOR_VERSION,
-    built_programs,
-)
+from gpuyard.testbed.known_operators import ALL, TRAINING
+from gpuyard.testbed.operators import Operator
+from gpuyard.testbed.programs import COREDNS, KWOK, built_programs
 from gpuyard.testbed.record import CONTROL, Extras, Record, write_record
 
-MODULES: Final = {kwok.NAME: KWOK, dns.NAME: COREDNS, training.NAME: TRAINING_OPERATOR}
+MODULES: Final = {kwok.NAME: KWOK, dns.NAME: COREDNS, **{one.name: one.module for one in ALL}}
 
 
 def extra_components(record: Record) -> list[Component]:
     """All there are; each is held until it is added."""
-    return [kwok.component(record), dns.component(record), training.component(record)]
+    return [kwok.component(record), dns.component(record), *(one.component(record) for one in ALL)]
 
 
 def names_of_extras(extras: Extras) -> tuple[str, ...]:
-    asked = {kwok.NAME: extras.kwok > 0, dns.NAME: extras.dns, training.NAME: extras.training_operator}
+    asked = {kwok.NAME: extras.kwok > 0, dns.NAME: extras.dns}
+    asked |= {one.name: one in operators_of(extras) for one in ALL}
     return tuple(name for name, wanted in asked.items() if wanted)
+
+
+def operators_of(extras: Extras) -> list[Operator]:
+    return [one for one in ALL if one.name in extras.operators or (one is TRAINING and extras.training_operator)]
 
 
 def names_of_components(record: Record, machine: str) -> tuple[str, ...]:
@@ -53,8 +54,8 @@ def add_extras(record: Record, extras: Extras, api: Api, tell: Tell) -> Record:
     write_record(record)
     if extras.dns:
         add_dns(record, api, tell)
-    if extras.training_operator:
-        add_training_operator(record, api, tell)
+    for operator in operators_of(extras):
+        add_operator(record, operator, api, tell)
     if extras.kwok:
         add_kwok(record, extras, api, tell)
     return record
@@ -67,12 +68,12 @@ def add_dns(record: Record, api: Api, tell: Tell) -> None:
     tell(f"DNS          {record.addresses.dns}, cluster.local")
 
 
-def add_training_operator(record: Record, api: Api, tell: Tell) -> None:
-    training.lay_out(record)
-    training.introduce(api, record.program(training.DEFINITIONS))
-    start(record, training.NAME)
-    training.wait_ready(api, record)
-    tell(f"operator     training-operator {TRAINING_OPERATOR_VERSION}: PyTorchJob")
+def add_operator(record: Record, operator: Operator, api: Api, tell: Tell) -> None:
+    operator.lay_out(record)
+    operator.introduce(api, record)
+    start(record, operator.name)
+    operator.wait_ready(api, record)
+    tell(f"operator     {operator.name} {operator.module.version}: {operator.makes}")
 
 
 def prepare_extras(record: Record, extras: Extras) -> None:

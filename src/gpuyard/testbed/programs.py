@@ -19,9 +19,15 @@ ETCD_VERSION: Final = "v3.6.5"
 KWOK_VERSION: Final = "v0.7.0"
 COREDNS_VERSION: Final = "v1.12.4"
 TRAINING_OPERATOR_VERSION: Final = "v1.9.3"
+JOBSET_VERSION: Final = "v0.10.1"
+LWS_VERSION: Final = "v0.7.0"
+MPI_OPERATOR_VERSION: Final = "v0.6.0"
+KUBERAY_VERSION: Final = "v1.5.1"
 
 _VERSION: Final = "k8s.io/component-base/version"
 _TRAINING_OPERATOR: Final = "github.com/kubeflow/training-operator"
+_MPI_OPERATOR: Final = "github.com/kubeflow/mpi-operator"
+_KUBERAY: Final = "github.com/ray-project/kuberay/ray-operator"
 
 KUBERNETES: Final = GoModule(
     name="kubernetes",
@@ -63,14 +69,49 @@ TRAINING_OPERATOR: Final = GoModule(
     version=TRAINING_OPERATOR_VERSION,
     folder=MODULES / "training-operator",
     programs=(Program("training-operator", f"{_TRAINING_OPERATOR}/cmd/training-operator.v1"),),
-    kept=(Kept("training-operator-crds", _TRAINING_OPERATOR, "manifests/base/crds"),),
+    kept=(Kept("training-operator-installation", _TRAINING_OPERATOR, "manifests"),),
     minutes=3,
 )
+JOBSET: Final = GoModule(
+    name="jobset",
+    version=JOBSET_VERSION,
+    folder=MODULES / "jobset",
+    programs=(Program("jobset", "sigs.k8s.io/jobset"),),
+    kept=(Kept("jobset-installation", "sigs.k8s.io/jobset", "config"),),
+    minutes=3,
+)
+LWS: Final = GoModule(
+    name="lws",
+    version=LWS_VERSION,
+    folder=MODULES / "lws",
+    programs=(Program("lws", "sigs.k8s.io/lws/cmd"),),
+    kept=(Kept("lws-installation", "sigs.k8s.io/lws", "config"),),
+    minutes=3,
+)
+MPI_OPERATOR: Final = GoModule(
+    name="mpi-operator",
+    version=MPI_OPERATOR_VERSION,
+    folder=MODULES / "mpi-operator",
+    programs=(Program("mpi-operator", f"{_MPI_OPERATOR}/cmd/mpi-operator"),),
+    kept=(Kept("mpi-operator-installation", _MPI_OPERATOR, "manifests"),),
+    minutes=3,
+)
+KUBERAY: Final = GoModule(
+    name="kuberay",
+    version=KUBERAY_VERSION,
+    folder=MODULES / "kuberay",
+    programs=(Program("kuberay", _KUBERAY),),
+    kept=(Kept("kuberay-installation", _KUBERAY, "config"),),
+    minutes=3,
+)
+OPERATORS: Final = {module.name: module for module in (JOBSET, LWS, MPI_OPERATOR, KUBERAY)}
+"""Those that are asked for by name."""
 
 
 def modules_for(extras: Extras) -> list[GoModule]:
     """What is built for a testbed with these extras, quickest first."""
     asked = {KWOK: bool(extras.kwok), COREDNS: extras.dns, TRAINING_OPERATOR: extras.training_operator}
+    asked |= {module: name in extras.operators for name, module in OPERATORS.items()}
     return [ETCD, *(module for module, wanted in asked.items() if wanted), KUBERNETES]
 
 

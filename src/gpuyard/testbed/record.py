@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -46,11 +46,21 @@ class Extras(msgspec.Struct, frozen=True):
     kwok_gpus: int = 0
     dns: bool = False
     training_operator: bool = False
+    operators: tuple[str, ...] = ()
+    """Others, by name."""
 
     @classmethod
-    def of(cls, *, kwok: int = 0, kwok_gpus: int = 0, dns: bool = False, training_operator: bool = False) -> Extras:
+    def of(
+        cls,
+        *,
+        kwok: int = 0,
+        kwok_gpus: int = 0,
+        dns: bool = False,
+        training_operator: bool = False,
+        operators: Iterable[str] = (),
+    ) -> Extras:
         """As asked for, with what that needs: workers look for their master by its name."""
-        return cls(kwok, kwok_gpus, dns or training_operator, training_operator)
+        return cls(kwok, kwok_gpus, dns or training_operator, training_operator, tuple(sorted(set(operators))))
 
     def with_more(self, more: Extras) -> Extras:
         """Both together; nothing is taken away."""
@@ -59,6 +69,7 @@ class Extras(msgspec.Struct, frozen=True):
             max(self.kwok_gpus, more.kwok_gpus),
             self.dns or more.dns,
             self.training_operator or more.training_operator,
+            tuple(sorted({*self.operators, *more.operators})),
         )
 
 

@@ -425,6 +425,65 @@ spec:
     assert leaf == TaskGroup("w/0", min_tasks=2, topology=TopologyRule("racks", "example.com/rack"))
 
 
+EXCLUSIVE_SET = """
+apiVersion: jobset.x-k8s.io/v1alpha2
+kind: JobSet
+metadata: {name: train%s}
+spec:
+  replicatedJobs:
+    - {name: driver, replicas: 1, template: {spec: {parallelism: 1, completions: 1}}}
+    - {name: workers, replicas: 2, template: {%s spec: {parallelism: 3, completions: 3}}}
+"""
+EXCLUSIVELY = "annotations: {alpha.jobset.sigs.k8s.io/exclusive-topology: rack}"
+
+
+def exclusive_pod(
+    owner: Owner, name: str, job: int, index: int, *, exclusive: bool = True, backoff_limit: int = 6
+) -> Grouping:
+    """With what JobSet v0.10.1 and the Job controller write on it."""
+    text = "{apiVersion: batch/v1, kind: Job, metadata: {name: train-%s-%s}, spec: {backoffLimit: %s}}"
+    above = owned_by(owner, an_owner(text % (name, job, backoff_limit)))
+    prefix = "jobset.sigs.k8s.io"
+    named = {
+        f"{prefix}/global-replicas": "3",
+        f"{prefix}/group-name": "default",
+        f"{prefix}/job-index": str(job),
+        f"{prefix}/job-key": "bfcf5ebea76efcf5a9add9af4c26c7d637c630a1",
+        f"{prefix}/jobset-name": "train",
+        f"{prefix}/replicatedjob-name": name,
+        f"{prefix}/restart-attempt": "0",
+        "batch.kubernetes.io/job-completion-index": str(index),
+    }
+    placed = {"alpha.jobset.sigs.k8s.io/exclusive-topology": "rack"} if exclusive else {}
+    pod = a_pod(f"train-{name}-{job}-{index}-x", above, labels=named, annotations={**named, **placed})
+    return grouped(pod, above, owner)
+
+
+@pytest.mark.parametrize("at", ["set", "job"])
+def test_jobs_with_a_domain_of_their_own_start_with_their_first_pods_then_as_a_whole(at: str) -> None:
+    """No other pod of such a Job is made before its first one has a place."""
+    texts = (f", {EXCLUSIVELY}", "") if at == "set" else ("", f"metadata: {{{EXCLUSIVELY}}},")
+    owner = an_owner(EXCLUSIVE_SET % texts)
+    driver = exclusive_pod(owner, "driver", 0, 0, exclusive=at == "set")
+    first, other = (exclusive_pod(owner, "workers", job, 0) for job in (0, 1))
+    assert starts(driver, first) is None
+    assert starts(driver, first, other) == ["t0", "t1", "t2"]
+    rest = [exclusive_pod(owner, "workers", job, index) for job in (0, 1) for index in (1, 2)]
+    assert starts(driver, first, other, *rest[:3]) is None
+    assert len(starts(driver, first, other, *rest) or ()) == 7
+    assert first.why_not == "JobSet train keeps each Job in a domain of its own, where its first pod is"
+    assert not first.costs_work
+    soon_failed = exclusive_pod(owner, "workers", 0, 1, backoff_limit=2)
+    assert soon_failed.why_not == "the 3 pods of its gang would be 3 failures, and 2 are left"
+    assert soon_failed.costs_work
+
+
+def test_jobs_whose_nodes_are_labelled_beforehand_start_as_a_whole_at_once() -> None:
+    strategy = EXCLUSIVELY.replace("rack}", "rack, alpha.jobset.sigs.k8s.io/node-selector: 'true'}")
+    owner = an_owner(EXCLUSIVE_SET % (f", {strategy}", ""))
+    assert exclusive_pod(owner, "workers", 0, 0).group.fewest_tasks == 7
+
+
 # ----------------------------------------------------------------------------------------------------------------- Ray
 
 RAY = """
@@ -465,6 +524,22 @@ def test_a_ray_cluster_starts_with_its_head_and_the_minimum_of_each_group() -> N
     assert len(started) == 5
     assert {"t0", "t7", "t8"} <= set(started)
     assert gpu[0].successor_key == gpu[5].successor_key != cpu[0].successor_key
+
+
+@pytest.mark.parametrize(
+    ("replicas", "made", "minimum"),
+    [
+        ("replicas: 3, minReplicas: 0, maxReplicas: 1", 1, 1),
+        ("replicas: 3, minReplicas: 3, maxReplicas: 2", 2, 2),
+        ("minReplicas: 2", 2, 2),
+        ("replicas: 4, minReplicas: 1, maxReplicas: 3, numOfHosts: 2", 6, 2),
+    ],
+)
+def test_no_more_workers_of_ray_are_waited_for_than_are_made(replicas: str, made: int, minimum: int) -> None:
+    """As KubeRay v1.5.1 counts them."""
+    text = "{apiVersion: ray.io/v1, kind: RayCluster, metadata: {name: tune}, spec: {workerGroupSpecs: [%s]}}"
+    head = ray_pod(an_owner(text % f"{{groupName: g, {replicas}}}"), "headgroup", "tune-head")
+    assert (head.wanted, [leaf.min_tasks for leaf in leaves(head.group)]) == (1 + made, [1, minimum])
 
 
 def test_the_cluster_of_a_ray_job_is_the_group_and_its_submitter_another() -> None:
@@ -525,15 +600,43 @@ def test_a_leader_that_must_be_ready_first_does_not_wait_for_its_workers() -> No
     assert starts(leader, *workers) == ["t0", "t1", "t2"]
 
 
+def test_a_leader_that_chooses_the_domain_of_its_group_does_not_wait_for_its_workers() -> None:
+    exclusive = "name: llama, annotations: {leaderworkerset.sigs.k8s.io/exclusive-topology: rack}"
+    leader, *workers = lws_pods(an_owner((LWS % "LeaderCreated").replace("name: llama", exclusive)), 0)
+    assert starts(leader) == ["t0"]
+    assert starts(leader, workers[0]) is None
+    assert starts(leader, *workers) == ["t0", "t1", "t2"]
+
+
+def real_worker(uid_of_leader: str = "77a8f352") -> tuple[Pod, Owner]:
+    """As LeaderWorkerSet v0.7.0 makes it: it has a set of its own, which belongs to the leader, which is a pod."""
+    text = "{apiVersion: apps/v1, kind: StatefulSet, metadata: {name: llama-0}, spec: {replicas: 2}}"
+    workers = owned_by(Owner(Metadata(name="llama-0", uid=uid_of_leader), "Pod", "v1"), an_owner(text))
+    prefix = "leaderworkerset.sigs.k8s.io"
+    labels = {
+        "apps.kubernetes.io/pod-index": "1",
+        "controller-revision-hash": "llama-0-6fd7df5dc4",
+        f"{prefix}/group-key": "c64651e2dc36faeae2eea7f1bc984c8f9688432f",
+        f"{prefix}/template-revision-hash": "859d4567f8",
+        "statefulset.kubernetes.io/pod-name": "llama-0-1",
+        **lws_labels(0, 1),
+    }
+    annotations = {f"{prefix}/leader-name": "llama-0", f"{prefix}/size": "3"}
+    return a_pod("llama-0-1", workers, labels=labels, annotations=annotations, schedulerName="gpuyard"), workers
+
+
 def test_a_worker_knows_its_set_by_label_where_the_leader_is_not_read() -> None:
     owner = an_owner(LWS % "LeaderCreated")
-    text = "{apiVersion: apps/v1, kind: StatefulSet, metadata: {name: llama-0}, spec: {replicas: 2}}"
-    workers = owned_by(Owner(Metadata(name="llama-0", uid="u"), "Pod", "v1"), an_owner(text))
-    annotations = {"leaderworkerset.sigs.k8s.io/size": "3"}
-    pod = a_pod("llama-0-1", workers, labels=lws_labels(0, 1), annotations=annotations)
+    pod, workers = real_worker()
     grouping = grouped(pod, workers)
     assert (grouping.job_id, grouping.group) == (lws_pods(owner, 0)[0].job_id, TaskGroup(min_tasks=3))
     assert grouping.waits == ""
+
+
+def test_a_worker_has_the_queue_and_the_startup_policy_of_the_set_its_label_names() -> None:
+    owner = an_owner(LWS % "LeaderReady")
+    pod, workers = real_worker()
+    assert grouped(pod, workers, owner) == lws_pods(owner, 0)[1]
 
 
 # ------------------------------------------------------------------------------------------------------ everything else

@@ -317,3 +317,57 @@ def test_a_pod_whose_owner_is_gone_stays_in_its_group_whatever_else_changes() ->
     seen.take("priorityclasses", Changed(objects.PriorityClass(objects.Metadata(name="c"), 7)))
     assert list(seen.picture.groups) == ["default/job/train"]
     assert seen.picture.membership.next_doubt_ms is None
+
+
+# ------------------------------------------------------------------------------------------------------ LeaderWorkerSet
+
+
+LWS = """
+apiVersion: leaderworkerset.x-k8s.io/v1
+kind: LeaderWorkerSet
+metadata: {name: llama, labels: {kai.scheduler/queue: %s}}
+spec: {replicas: 1, startupPolicy: LeaderCreated, leaderWorkerTemplate: {size: 2}}
+"""
+SETS = ("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet")
+STATEFUL_SETS = ("apps/v1", "StatefulSet")
+
+
+def a_worker() -> tuple[Pod, Owner]:
+    """The owners of a worker end at its leader, which is a pod; its set is named by its labels alone."""
+    leader = Owner(ours("llama-0").metadata, "Pod", "v1")
+    workers = an_owner("{apiVersion: apps/v1, kind: StatefulSet, metadata: {name: llama-0}, spec: {replicas: 1}}")
+    prefix = "leaderworkerset.sigs.k8s.io"
+    labels = {f"{prefix}/name": "llama", f"{prefix}/group-index": "0", f"{prefix}/worker-index": "1"}
+    owner = owned_by(leader, workers)
+    return ours("llama-0-1", owner, labels=labels, annotations={f"{prefix}/size": "2"}), owner
+
+
+def queue_of(seen: Seen) -> str | None:
+    grouping = seen.picture.pods["default/llama-0-1"].grouping
+    return grouping.queue if grouping else None
+
+
+def test_a_worker_waits_for_its_leader_worker_set_and_follows_it() -> None:
+    pod, workers = a_worker()
+    seen = Seen(pod)
+    seen.owners(STATEFUL_SETS, workers)
+    assert SETS in seen.picture.membership.wanted_kinds
+    assert queue_of(seen) is None, "its set may still be told of"
+    seen.owners(SETS, an_owner(LWS % "serving"))
+    assert seen.groups == {"default/leaderworkerset/llama-0": ["default/llama-0-1"]}
+    assert queue_of(seen) == "serving"
+    assert seen.owner(an_owner(LWS % "other")) == ["default/leaderworkerset/llama-0"]
+    assert queue_of(seen) == "other"
+
+
+def test_a_worker_whose_leader_worker_set_is_never_told_of_is_grouped_by_its_labels() -> None:
+    pod, workers = a_worker()
+    seen = Seen(pod)
+    seen.owners(STATEFUL_SETS, workers)
+    seen.owners(SETS)
+    seen.now_ms += DOUBT_MS
+    seen.picture.membership.now_ms = seen.now_ms
+    seen.picture.membership.look_again()
+    assert seen.groups == {"default/leaderworkerset/llama-0": ["default/llama-0-1"]}
+    seen.owner(an_owner(LWS % "late"))
+    assert queue_of(seen) == "late"

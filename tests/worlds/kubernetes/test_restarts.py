@@ -161,3 +161,54 @@ def test_a_back_off_limit_of_nothing_bears_no_eviction() -> None:
 def test_workers_of_the_newer_mpi_job_are_moved_while_its_launcher_may_try_again() -> None:
     assert worker("MPIJob", "mpiReplicaSpecs", version="v2beta1").moves_safely
     assert not worker("MPIJob", "mpiReplicaSpecs", run_policy="backoffLimit: 0", version="v2beta1").moves_safely
+
+
+LWS = """
+apiVersion: leaderworkerset.x-k8s.io/v1
+kind: LeaderWorkerSet
+metadata: {name: llama}
+spec: {replicas: 1, leaderWorkerTemplate: {size: %s, restartPolicy: %s}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("size", "policy", "at", "said"),
+    [
+        (2, "RecreateGroupOnPodRestart", 0, "makes the whole group anew when its leader goes"),
+        (2, "RecreateGroupOnPodRestart", 1, "makes the whole group anew when one of its workers goes"),
+        (2, "None", 0, "makes the whole group anew when its leader goes"),
+        (2, "None", 1, ""),
+        (1, "RecreateGroupOnPodRestart", 0, ""),
+    ],
+)
+def test_a_group_that_is_made_anew_as_a_whole_is_not_moved_and_may_give_way(
+    size: int, policy: str, at: int, said: str
+) -> None:
+    """So does the operator of LeaderWorkerSets, v0.7.0."""
+    owner = an_owner(LWS % (size, policy))
+    text = "{apiVersion: apps/v1, kind: StatefulSet, metadata: {name: llama}, spec: {replicas: 1}}"
+    leaders = owned_by(owner, an_owner(text))
+    prefix = "leaderworkerset.sigs.k8s.io"
+    labels = {f"{prefix}/name": "llama", f"{prefix}/group-index": "0", f"{prefix}/worker-index": str(at)}
+    grouping = grouped(a_pod("llama-0", leaders, labels=labels), leaders, owner)
+    assert grouping.why_not == (f"LeaderWorkerSet llama {said}" if said else "")
+    assert (grouping.recreated, grouping.moves_safely, grouping.costs_work) == (True, not said, False)
+
+
+@pytest.mark.parametrize(
+    ("spec", "failed", "kind", "said", "lost"),
+    [
+        ("", 0, "worker", "", False),
+        ("", 0, "head", "would fail: the head of its RayCluster is not made anew", True),
+        ("backoffLimit: 1", 0, "head", "would begin anew with another RayCluster", False),
+        ("backoffLimit: 1", 1, "head", "would fail: the head of its RayCluster is not made anew", True),
+    ],
+)
+def test_the_head_of_a_ray_jobs_cluster_is_not_moved(spec: str, failed: int, kind: str, said: str, lost: bool) -> None:
+    """KubeRay v1.5.1 leaves a cluster of a RayJob without a head, once it was there."""
+    text = "{apiVersion: ray.io/v1, kind: %s, metadata: {name: r}, spec: {%s}}"
+    job = an_owner(text % ("RayJob", spec), failed=failed)
+    cluster = owned_by(job, an_owner(text % ("RayCluster", "headGroupSpec: {}")))
+    grouping = grouped(a_pod("r-x", cluster, labels={"ray.io/node-type": kind}), cluster, job)
+    assert said in grouping.why_not
+    assert (grouping.moves_safely, grouping.costs_work) == (not said, lost)

@@ -538,6 +538,21 @@ def test_a_gang_that_has_lost_a_part_is_stopped_after_its_grace_and_not_in_a_sto
     assert cluster.places() == {}
 
 
+def test_pods_that_were_told_to_go_and_ended_in_good_order_are_not_done_and_their_successors_start_together() -> None:
+    """Seen with an MPIJob: its old workers, ended with 0 and not quite gone, counted for the gang of the new ones."""
+    cluster = SmallCluster(nodes=2, gpus=4)
+    gang(cluster, 2)
+    cluster.settle()
+    for name in ("g-0", "g-1"):
+        cluster.delete(name)
+        cluster.end(name)
+    cluster.add_pod("h-0", 4, group="g")
+    assert cluster.settle() == []
+    cluster.add_pod("h-1", 4, group="g")
+    cluster.pass_time(cluster.grace_ms + 1)
+    assert sorted(line.split()[0] for line in cluster.settle()) == ["bind", "bind"]
+
+
 def test_half_a_gang_that_a_killed_scheduler_has_left_is_completed_by_the_next() -> None:
     cluster = SmallCluster(nodes=4, gpus=4)
     gang(cluster, 4)

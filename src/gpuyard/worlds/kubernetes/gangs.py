@@ -27,11 +27,14 @@ REPLICA_INDEX: Final = "training.kubeflow.org/replica-index"
 JOB_ROLE: Final = "training.kubeflow.org/job-role"
 REPLICATED_JOB: Final = "jobset.sigs.k8s.io/replicatedjob-name"
 JOB_INDEX: Final = "jobset.sigs.k8s.io/job-index"
+EXCLUSIVE: Final = "alpha.jobset.sigs.k8s.io/exclusive-topology"
+NODES_ARE_LABELLED: Final = "alpha.jobset.sigs.k8s.io/node-selector"
 RAY_GROUP: Final = "ray.io/group"
 RAY_NODE_TYPE: Final = "ray.io/node-type"
 LWS_SIZE: Final = "leaderworkerset.sigs.k8s.io/size"
 LWS_GROUP: Final = "leaderworkerset.sigs.k8s.io/group-index"
 LWS_WORKER: Final = "leaderworkerset.sigs.k8s.io/worker-index"
+LWS_EXCLUSIVE: Final = "leaderworkerset.sigs.k8s.io/exclusive-topology"
 
 HEAD_GROUP: Final = "headgroup"
 LEADER: Final = "leader"
@@ -110,7 +113,7 @@ class _Replicated(NamedTuple):
     name: str
     jobs: int
     minimum: int
-    """Pods of each of its Jobs that start together."""
+    """Pods of each of its Jobs that start together; of those made one after the other: the first."""
     topology: TopologyRule | None
     """Of each of its Jobs."""
 
@@ -145,8 +148,21 @@ def _replicated(asking: Asking, one: object) -> _Replicated:
     at_once = job_parallelism(inner(one, "template", "spec"))
     annotations = inner(one, "template", "metadata", "annotations")
     minimum = whole_number(text_at(annotations, BATCH_MIN_MEMBER)) or at_once
+    if follows_its_first(asking.owner.metadata.annotations, annotations) and not _follows(asking.pod):
+        minimum = min(minimum, 1)
     jobs = _or(count_at(one, "replicas"), 1)
     return _Replicated(text_at(one, "name"), jobs, max(0, min(minimum, at_once)), asking.rule_in(annotations))
+
+
+def follows_its_first(*places: object) -> bool:
+    """Whether each Job has a domain of its own: no other pod of it is made before the first one has a place there."""
+    said = [place for place in map(mapping_at, places) if EXCLUSIVE in place]
+    return bool(said) and not any(NODES_ARE_LABELLED in place for place in said)
+
+
+def _follows(pod: Pod) -> bool:
+    """Once there is such a pod, all of them are made."""
+    return follows_its_first(pod.metadata.annotations) and completion_index(pod) != "0"
 
 
 def _replicated_jobs_needed(owner: Owner, raw: list[object]) -> tuple[int | None, tuple[Note, ...]]:
@@ -286,8 +302,10 @@ def _ray_workers(group: object) -> tuple[int, int]:
     if mapping_at(group).get("suspend") is True or mapping_at(group).get("suspended") is True:
         return 0, 0
     hosts = max(1, _or(count_at(group, "numOfHosts"), 1))
-    least = _or(count_at(group, "minReplicas"), 0)
-    replicas = max(_or(count_at(group, "replicas"), 0), least)
+    # Whatever the others say, the operator makes no more than this.
+    most = _or(count_at(group, "maxReplicas"), MAX_TASKS_PER_JOB)
+    least = min(_or(count_at(group, "minReplicas"), 0), most)
+    replicas = min(max(_or(count_at(group, "replicas"), 0), least), most)
     return min((least or replicas) * hosts, MAX_TASKS_PER_JOB), min(replicas * hosts, MAX_TASKS_PER_JOB)
 
 
@@ -311,13 +329,19 @@ def leader_worker_set(asking: Asking) -> Gang:
     if divided is not None:
         tree, leaf = divided
         return Gang(tree, leaf, size, index, part)
-    if text_at(asking.owner.spec, "startupPolicy") != "LeaderReady" or size == 1:
+    if not _leader_first(asking.owner) or size == 1:
         return Gang(asking.plain(size), "", size, index, part, waits=waits)
     leader: Leaf = (LEADER, 1, None)
     if at == "0":
         return Gang(some_leaves((leader,), asking.topology), LEADER, 1, index, part)
     tree = some_leaves((leader, (WORKERS, size - 1, None)), asking.topology)
     return Gang(tree, WORKERS, size, index, part)
+
+
+def _leader_first(owner: Owner) -> bool:
+    """Whether workers are made only once the leader is ready, or has the domain that they all lie in."""
+    exclusive = LWS_EXCLUSIVE in (owner.metadata.annotations or {})
+    return exclusive or text_at(owner.spec, "startupPolicy") == "LeaderReady"
 
 
 def _lws_segments(asking: Asking, size: int, at: int) -> tuple[TaskGroup, str] | None:
@@ -337,7 +361,7 @@ def _lws_segments(asking: Asking, size: int, at: int) -> tuple[TaskGroup, str] |
     first = TaskGroup(LEADER, min_tasks=1) if apart else None
     position = segments.of(max(0, at - 1 if apart or extra else at))
     leaf = LEADER if apart and at == 0 else segment_name(min(position, len(sizes) - 1))
-    if at == 0 and text_at(asking.owner.spec, "startupPolicy") == "LeaderReady":
+    if at == 0 and _leader_first(asking.owner):
         first, sizes = (first, ()) if apart else (None, (1,))
     return segmented(first, sizes, segments.rule, asking.topology), leaf
 

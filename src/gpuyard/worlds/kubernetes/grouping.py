@@ -77,6 +77,8 @@ class Grouping(msgspec.Struct, frozen=True):
     moves_safely: bool = False
     why_not: str = ""
     """Why it is not moved."""
+    goes_whole: bool = False
+    """That is all: to evict its whole group is no loss."""
     evictions_left: int | None = None
     """Evictions of pods of this workload until its owner gives up; None: any number."""
     waits: str = ""
@@ -84,6 +86,11 @@ class Grouping(msgspec.Struct, frozen=True):
     created: str | None = None
     """When whatever groups the pods was made."""
     notes: tuple[Note, ...] = ()
+
+    @property
+    def costs_work(self) -> bool:
+        """Whether an eviction is more than a pause: nobody makes the pod anew, or its owner may give up."""
+        return not self.recreated or not (self.moves_safely or self.goes_whole)
 
 
 def group_of(
@@ -145,7 +152,8 @@ def _by_owner(pod: Pod, chain: Sequence[Owner], cluster: _Cluster) -> Grouping:
     gang = _gang(owner, pod, topology, cluster.topologies)
     class_name, priority = _priority(places, pod, owner, cluster.priorities)
     restart = restart_of(pod, chain)
-    why_not = restart.why_not or _too_few_left(restart, gang)
+    too_few = _too_few_left(restart, gang)
+    why_not = too_few if restart.goes_whole and too_few else restart.why_not or too_few
     queue = queue_named(places.labels, pod.metadata.labels or {}, cluster.settings.queue_label)
     return Grouping(
         job_id=_job_id(pod, owner, gang),
@@ -164,6 +172,7 @@ def _by_owner(pod: Pod, chain: Sequence[Owner], cluster: _Cluster) -> Grouping:
         recreated=restart.recreated,
         moves_safely=not why_not,
         why_not=why_not,
+        goes_whole=restart.goes_whole and not too_few,
         evictions_left=restart.evictions_left,
         waits=gang.waits or _left_to_others(places),
         created=(pod if owner is None or gang.alone else owner).metadata.creation_timestamp,

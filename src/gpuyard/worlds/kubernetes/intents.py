@@ -81,6 +81,8 @@ class Memory(msgspec.Struct, frozen=True, gc=False):
     """What happened to a job, as far as it matters for what happens next."""
 
     stale_since_ms: int | None = None
+    together: int = 0
+    """The largest minimum of its gang that was in place since it was last started."""
     last_evicted_at_ms: int | None = None
     last_eviction: Reason | None = None
 
@@ -132,6 +134,10 @@ class Intents:
 
     def drop_places(self, gone: list[Place]) -> None:
         self.places = [place for place in self.places if place not in gone]
+
+    def together_of(self, job: str) -> int:
+        memory = self.memory.get(job)
+        return 0 if memory is None else memory.together
 
     def remember(self, job: str, **what: object) -> None:
         self.memory[job] = msgspec.structs.replace(self.memory.get(job, Memory()), **what)

@@ -73,7 +73,7 @@ class JobReader:
             preemptible=grouping.preemptible,
             protected=protected,
             submitted_at_ms=ms_of(grouping.created) or min((pod.created_ms for pod in pods), default=0),
-            restart_ms=0 if recreated and safely else LOST_WORK_MS,
+            restart_ms=LOST_WORK_MS if any(pod.grouping is not None and pod.grouping.costs_work for pod in pods) else 0,
             preemption_delay_ms=NEVER_MS if _never_preempts(pods) else grouping.preemption_delay_ms,
             staleness_grace_ms=grouping.staleness_grace_ms,
             stale_since_ms=memory.stale_since_ms,
@@ -127,7 +127,9 @@ class JobReader:
 
     def _state(self, pod: PodRecord, held_back: bool, now_ms: int) -> TaskState | None:
         if pod.over:
-            return TaskState.SUCCEEDED if pod.pod.status.phase == "Succeeded" else TaskState.FAILED
+            # One that was told to go and ended in good order has not done its work: its owner makes it anew.
+            done = pod.pod.status.phase == "Succeeded" and not pod.leaving
+            return TaskState.SUCCEEDED if done else TaskState.FAILED
         if pod.node:
             return self._state_on_node(pod, now_ms)
         if pod.leaving:

@@ -12,7 +12,14 @@ from typing import Final
 from gpuyard.worlds.kubernetes import objects
 from gpuyard.worlds.kubernetes.grouping import POD_GROUP, group_of
 from gpuyard.worlds.kubernetes.objects import Owner
-from gpuyard.worlds.kubernetes.owners import api_group_of, owner_path, owner_reference
+from gpuyard.worlds.kubernetes.owners import (
+    LWS_KIND,
+    LWS_VERSION,
+    api_group_of,
+    named_set,
+    owner_path,
+    owner_reference,
+)
 from gpuyard.worlds.kubernetes.podrecord import PodRecord, key_of
 from gpuyard.worlds.kubernetes.priorities import Priorities
 from gpuyard.worlds.kubernetes.settings import Settings
@@ -39,6 +46,8 @@ class Membership:
         """By job and key."""
         self.owners: dict[str, Owner] = {}
         """By uid."""
+        self._sets: dict[str, str] = {}
+        """Uids of LeaderWorkerSets, by what their workers know of them."""
         self.podgroups: dict[str, objects.PodGroup] = {}
         self.topologies: dict[str, objects.KaiTopology] = {}
         self.wanted_kinds: dict[OwnerKind, None] = {}
@@ -124,17 +133,29 @@ class Membership:
             self._refer(record, reference.uid)
             owner = self.owners.get(reference.uid)
             if owner is None:
-                if self._may_be_told_of(record, reference):
+                if self._may_be_told_of(record, (reference.api_version, reference.kind)):
                     return None
                 break
             chain.append(owner)
             reference = owner_reference(owner.metadata)
-        return tuple(chain)
+        return self._with_named_set(record, chain)
+
+    def _with_named_set(self, record: PodRecord, chain: list[Owner]) -> tuple[Owner, ...] | None:
+        """And the set of a worker, which only its labels name."""
+        name = named_set(record.pod)
+        if not name or any(owner.kind == LWS_KIND for owner in chain):
+            return tuple(chain)
+        key = _set_key(record.pod.metadata.namespace, name)
+        self._refer(record, key)
+        found = self.owners.get(self._sets.get(key, ""))
+        if found is None:
+            waited_for = self._may_be_told_of(record, (LWS_VERSION, LWS_KIND))
+            return None if waited_for else tuple(chain)
+        return (*chain, found)
 
     # --------------------------------------------------------------------------------------------------------- doubts
 
-    def _may_be_told_of(self, record: PodRecord, reference: objects.OwnerReference) -> bool:
-        kind = (reference.api_version, reference.kind)
+    def _may_be_told_of(self, record: PodRecord, kind: OwnerKind) -> bool:
         if not self._is_followed(kind) or record.grouping is not None:
             # Whoever has a group already does not leave it for a while each time it is looked at.
             return False
@@ -176,12 +197,23 @@ class Membership:
         owner = _named(found, kind)
         known = self.owners.get(owner.metadata.uid)
         self.owners[owner.metadata.uid] = owner
-        if known is None or _tells(known) != _tells(owner):
-            self._regroup_all(self._referrers.get(owner.metadata.uid, ()))
+        if known is not None and _tells(known) == _tells(owner):
+            return
+        referrers = {**self._referrers.get(owner.metadata.uid, {})}
+        if owner.kind == LWS_KIND:
+            key = _set_key(owner.metadata.namespace, owner.metadata.name)
+            self._sets[key] = owner.metadata.uid
+            referrers |= self._referrers.get(key, {})
+        self._regroup_all(referrers)
 
     def drop_owner(self, uid: str) -> None:
         """Its pods stay as they were grouped: they are about to go, or to belong to nobody."""
-        self.owners.pop(uid, None)
+        owner = self.owners.pop(uid, None)
+        if owner is not None and owner.kind == LWS_KIND:
+            key = _set_key(owner.metadata.namespace, owner.metadata.name)
+            # One of the same name may have come before this one was told to be gone.
+            if self._sets.get(key) == uid:
+                del self._sets[key]
 
     def put_podgroup(self, podgroup: objects.PodGroup) -> None:
         key = key_of(podgroup.metadata)
@@ -211,6 +243,10 @@ class Membership:
 
 def _alone(record: PodRecord) -> str:
     return f"{record.pod.metadata.namespace}/pod/{record.pod.metadata.name}"
+
+
+def _set_key(namespace: str, name: str) -> str:
+    return f"{LWS_KIND}/{namespace}/{name}"
 
 
 def _named(owner: Owner, kind: OwnerKind) -> Owner:

@@ -24,6 +24,7 @@ from gpuyard.worlds.kubernetes.topologies import NO_TOPOLOGIES, Topologies
 
 LWS: Final = "leaderworkerset.x-k8s.io"
 LWS_KIND: Final = "LeaderWorkerSet"
+LWS_VERSION: Final = f"{LWS}/v1"
 LWS_NAME: Final = "leaderworkerset.sigs.k8s.io/name"
 
 MAX_OWNERS: Final = 16
@@ -142,15 +143,20 @@ def chain_of(pod: Pod, owners: Sequence[Owner]) -> tuple[Owner, ...]:
         named = owner if owner.kind else msgspec.structs.replace(owner, kind=above.kind, api_version=above.api_version)
         chain.append(named)
         above = owner_reference(owner.metadata)
-    return (*chain, *_leader_worker_set(pod, chain))
+    return (*chain, *_leader_worker_set(pod, chain, owners))
 
 
-def _leader_worker_set(pod: Pod, chain: Sequence[Owner]) -> Iterator[Owner]:
-    """The set that the labels of a worker name, where the chain ends at its leader, which is only a pod."""
-    name = (pod.metadata.labels or {}).get(LWS_NAME)
+def named_set(pod: Pod) -> str:
+    """The LeaderWorkerSet that the labels of a pod name. The owners of a worker end at its leader, which is a pod."""
+    return (pod.metadata.labels or {}).get(LWS_NAME, "")
+
+
+def _leader_worker_set(pod: Pod, chain: Sequence[Owner], owners: Sequence[Owner]) -> Iterator[Owner]:
+    name = named_set(pod)
     if name and not any(owner.kind == LWS_KIND for owner in chain):
-        metadata = Metadata(name=name, namespace=pod.metadata.namespace, uid=f"{LWS_KIND}/{name}")
-        yield Owner(metadata, LWS_KIND, f"{LWS}/v1")
+        unread = Metadata(name=name, namespace=pod.metadata.namespace, uid=f"{LWS_KIND}/{name}")
+        read = (owner for owner in owners if owner.kind == LWS_KIND and owner.metadata.name == name)
+        yield next(read, Owner(unread, LWS_KIND, LWS_VERSION))
 
 
 def grouping_owner(chain: Sequence[Owner]) -> int | None:

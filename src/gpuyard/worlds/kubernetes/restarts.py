@@ -13,9 +13,9 @@ from typing import Final
 import msgspec
 
 from gpuyard.worlds.kubernetes.asking import called
-from gpuyard.worlds.kubernetes.gangs import REPLICA_TYPE
+from gpuyard.worlds.kubernetes.gangs import LWS_WORKER, RAY_NODE_TYPE, REPLICA_TYPE, follows_its_first
 from gpuyard.worlds.kubernetes.objects import Owner, Pod
-from gpuyard.worlds.kubernetes.owners import api_group_of
+from gpuyard.worlds.kubernetes.owners import LWS, LWS_KIND, api_group_of
 from gpuyard.worlds.kubernetes.raw import count_at, items_at, mapping_at, text_at, whole_number
 
 DISRUPTION: Final = "DisruptionTarget"
@@ -25,6 +25,8 @@ STOPPED_CODES: Final = (143, 137)
 """How a program ends that is asked to stop, or is killed when it does not."""
 
 DEFAULT_BACKOFF_LIMIT: Final = 6
+LEFT_ALONE: Final = frozenset({"None", "Default"})
+"""Under these restart policies of a LeaderWorkerSet the others of a group stay when a worker goes."""
 INDEX_FAILURES: Final = "batch.kubernetes.io/job-index-failure-count"
 
 
@@ -37,6 +39,8 @@ class Restart(msgspec.Struct, frozen=True, gc=False):
     """Why it should not be evicted for a move; empty: it may."""
     evictions_left: int | None = None
     """How many pods of the workload may be evicted before its owner gives up; None: any number."""
+    goes_whole: bool = False
+    """Its owner makes the whole group anew when a part of it goes: to evict all of it is no loss, a move is one."""
 
 
 ALWAYS: Final = Restart(recreated=True)
@@ -54,7 +58,7 @@ def restart_of(pod: Pod, chain: Sequence[Owner]) -> Restart:
     judged = [_judge(owner, pod) for owner in chain]
     refused = next((one for one in judged if one.why_not), judged[0])
     left = [one.evictions_left for one in judged if one.evictions_left is not None]
-    return Restart(judged[0].recreated, refused.why_not, min(left, default=None))
+    return Restart(judged[0].recreated, refused.why_not, min(left, default=None), refused.goes_whole)
 
 
 def _judge(owner: Owner, pod: Pod) -> Restart:
@@ -171,6 +175,46 @@ def _mpi(owner: Owner, pod: Pod) -> Restart:
     return ALWAYS
 
 
+# -------------------------------------------------------------------------------------------------------------- JobSet
+
+
+def _job_set(owner: Owner, pod: Pod) -> Restart:
+    """A Job that has a domain of its own stays there: pods that are not where its first one is are ended."""
+    if not follows_its_first(pod.metadata.annotations):
+        return ALWAYS
+    why = f"{called(owner)} keeps each Job in a domain of its own, where its first pod is"
+    return Restart(recreated=True, why_not=why, goes_whole=True)
+
+
+# ----------------------------------------------------------------------------------------------------- LeaderWorkerSet
+
+
+def _leader_worker_set(owner: Owner, pod: Pod) -> Restart:
+    """Workers belong to their leader and go with it; mostly its operator ends the leader when a worker goes, too."""
+    template = mapping_at(owner.spec, "leaderWorkerTemplate")
+    leads = (pod.metadata.labels or {}).get(LWS_WORKER) == "0"
+    if count_at(template, "size") == 1 or (not leads and text_at(template, "restartPolicy") in LEFT_ALONE):
+        return ALWAYS
+    which = "its leader" if leads else "one of its workers"
+    why = f"{called(owner)} makes the whole group anew when {which} goes"
+    return Restart(recreated=True, why_not=why, goes_whole=True)
+
+
+# ----------------------------------------------------------------------------------------------------------------- Ray
+
+
+def _ray_job(owner: Owner, pod: Pod) -> Restart:
+    """Workers are made anew, but a cluster that has lost its head is given up; the job may try with another one."""
+    if (pod.metadata.labels or {}).get(RAY_NODE_TYPE) != "head":
+        return ALWAYS
+    left = (count_at(owner.spec, "backoffLimit") or 0) - (count_at(owner.status, "failed") or 0)
+    if left > 0:
+        why = f"{called(owner)} would begin anew with another RayCluster: the head of this one is not made anew"
+        return Restart(recreated=True, why_not=why, goes_whole=True)
+    why = f"{called(owner)} would fail: the head of its RayCluster is not made anew, and its backoffLimit has none left"
+    return Restart(recreated=True, why_not=why, evictions_left=0)
+
+
 _RESTARTED: Final = frozenset({"OnFailure", "Always", "ExitCode"})
 _EXIT_CODE: Final = frozenset({"ExitCode"})
 _MPI_V1: Final = _kubeflow("mpiReplicaSpecs", "Never", _EXIT_CODE)
@@ -184,4 +228,7 @@ _RULES: Final[dict[tuple[str, str], Rule]] = {
     # Its operator takes a replica that is being stopped for a failed one, whatever the restart policy.
     ("kubeflow.org", "TFJob"): _kubeflow("tfReplicaSpecs", "Never", frozenset()),
     ("kubeflow.org", "MPIJob"): _mpi,
+    ("jobset.x-k8s.io", "JobSet"): _job_set,
+    (LWS, LWS_KIND): _leader_worker_set,
+    ("ray.io", "RayJob"): _ray_job,
 }

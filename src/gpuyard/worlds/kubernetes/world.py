@@ -29,7 +29,6 @@ from gpuyard.model.snapshot import (
     TimePassed,
 )
 from gpuyard.model.text import reason_text
-from gpuyard.scheduler.gang import is_incomplete
 from gpuyard.worlds.kubernetes.alarms import Alarms
 from gpuyard.worlds.kubernetes.intents import (
     PLACE_MS,
@@ -46,6 +45,7 @@ from gpuyard.worlds.kubernetes.nodes import node_of
 from gpuyard.worlds.kubernetes.notes import Note
 from gpuyard.worlds.kubernetes.picture import Picture
 from gpuyard.worlds.kubernetes.podrecord import Held, PodRecord
+from gpuyard.worlds.kubernetes.staleness import has_lost_a_part, most_together
 from gpuyard.worlds.kubernetes.topologies import read_topologies
 from gpuyard.worlds.kubernetes.volumes import MustWait
 from gpuyard.worlds.kubernetes.writes import BindPod, Errand, EvictPod, NominateNode, PodName, SavePlaces
@@ -261,7 +261,7 @@ class Kubernetes:
             return None
         self._set_alarms(id, records, now_ms)
         self._look_for_notes(id, records)
-        return self._with_staleness(job, now_ms)
+        return self._with_staleness(job, records, now_ms)
 
     def _look_for_notes(self, id: str, records: Iterable[PodRecord]) -> None:
         notes = next((record.grouping.notes for record in records if record.grouping is not None), ())
@@ -276,13 +276,16 @@ class Kubernetes:
         if id not in self.picture.groups:
             self.intents.forget_job(id)
 
-    def _with_staleness(self, job: Job, now_ms: int) -> Job:
+    def _with_staleness(self, job: Job, records: Iterable[PodRecord], now_ms: int) -> Job:
+        before = self.intents.together_of(job.id)
+        together = most_together(job, before)
+        asked = (record.grouping.group for record in records if record.node and record.grouping is not None)
         since_ms = None
-        if is_incomplete(job):
+        if has_lost_a_part(job, asked, together):
             since_ms = now_ms if job.stale_since_ms is None else job.stale_since_ms
-        if since_ms == job.stale_since_ms:
+        if (since_ms, together) == (job.stale_since_ms, before):
             return job
-        self.intents.remember(job.id, stale_since_ms=since_ms)
+        self.intents.remember(job.id, stale_since_ms=since_ms, together=together)
         return replace(job, stale_since_ms=since_ms)
 
     def _note_rejections(self, jobs: Iterable[str], now_ms: int) -> None:
@@ -524,7 +527,7 @@ def _was_rejected(record: PodRecord) -> bool:
 def _loss(record: PodRecord) -> str:
     """What is lost with the pod, beside the time until it is made anew."""
     grouping = record.grouping
-    if grouping is None or (grouping.recreated and grouping.moves_safely):
+    if grouping is None or not grouping.costs_work:
         return ""
     return f"; {grouping.why_not}" if grouping.recreated else LOSS
 
