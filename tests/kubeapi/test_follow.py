@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gpuyard.errors import KubeError
+from gpuyard.errors import KubeError, KubeRefusedError
 from gpuyard.kubeapi import follow
 from gpuyard.kubeapi.follow import Changed, Follower, Gone, Listed
 from tests.kubeapi.scripted import CUT, HANG, Answer, Script, an_object, event, listed, refused, serving, watched
@@ -163,6 +163,22 @@ def test_an_answer_that_makes_no_sense_is_a_named_error() -> None:
     found, heard = told(script, 1)
     assert found == ["list "]
     assert "cannot be read" in str(heard[0])
+
+
+def test_a_version_that_is_too_old_after_an_outage_is_no_further_one() -> None:
+    """A server that was started anew has forgotten what the watch would go on from."""
+    script = Script(
+        listed(an_object("a"), version="5"),
+        refused(500),
+        refused(500),
+        refused(410, "Expired"),
+        listed(an_object("b")),
+        QUIET,
+    )
+    found, heard = told(script, 2)
+    assert found == ["list a", "list b"]
+    assert [error.status for error in heard if isinstance(error, KubeRefusedError)] == [500, 500]
+    assert heard[-1] is None
 
 
 def test_a_server_that_takes_up_every_watch_only_to_say_that_it_is_too_old_is_not_asked_without_a_pause(

@@ -215,7 +215,8 @@ def test_what_happens_while_the_api_server_is_away_is_told_when_it_is_back(rig: 
     rig.heal()
     part.tells(lambda _: part.ill() == [], "its end")
     assert sum("does not answer" in line for line in part.said()) == 1
-    assert part.said().count("the API server answers again") == 1
+    # Once everything that is followed is again.
+    eventually(lambda: part.said().count("the API server answers again") == 1, "word of its return", SECONDS)
 
 
 def test_whoever_changes_or_deletes_it_sees_it_put_right(rig: Rig, part: Part) -> None:

@@ -113,6 +113,8 @@ class Follower(Generic[Object]):
         self._oddity = oddity
         self._version = ""
         self._failures = 0
+        self._too_old = 0
+        """How often the version we stood at was, since a watch was last of use."""
 
     async def changes(self) -> AsyncIterator[Change[Object]]:
         """For ever; whatever goes wrong is told to `outage` and tried again."""
@@ -125,7 +127,7 @@ class Follower(Generic[Object]):
                 stood = self._version
                 async for change in self._watch():
                     yield change
-                self._failures = 0
+                self._is_of_use()
                 if self._version == stood:
                     # Somebody between us and the server may end every watch at once.
                     await asyncio.sleep(some_of(FIRST_WAIT_MS) / 1000)
@@ -145,13 +147,17 @@ class Follower(Generic[Object]):
 
         It has helped once a watch has told of something, or has lasted: a server may take up a watch only to say no.
         """
-        self._failures += 1
         if isinstance(error, KubeRefusedError) and error.status == GONE:
             self._version = ""
-            if self._failures == 1:
+            self._too_old += 1
+            if self._too_old == 1:
                 return
+        self._failures += 1
         self._outage(error)
         await asyncio.sleep(some_of(min(FIRST_WAIT_MS << min(self._failures, 16), MOST_WAIT_MS)) / 1000)
+
+    def _is_of_use(self) -> None:
+        self._failures = self._too_old = 0
 
     # ---------------------------------------------------------------------------------------------------------- list
 
@@ -180,7 +186,7 @@ class Follower(Generic[Object]):
             self._outage(None)
             async for line in _lines(pieces, self._path):
                 change = self._change(line)
-                self._failures = 0
+                self._is_of_use()
                 if change is not None:
                     yield change
 

@@ -45,6 +45,8 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     tolerations: Sequence[str] | None = None
     near: object | None = None
     apart: object | None = None
+    even: object | None = None
+    prefer: object | None = None
     sharing: str | None = None
     nodes: int | None = None
     tasks: int | None = None
