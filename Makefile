@@ -11,6 +11,8 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 PYTEST := $(BIN)/python -m pytest
 PARALLEL := -n 2 --dist loadgroup
+# Half of the time of all tests they wait for something, so that two cores have room for a third.
+WAITING := -n 3 --dist loadgroup
 
 # The directories that hold Python now; ruff, mypy and format all work on these.
 CODE = $(foreach d,src tests benchmarks scripts,$(if $(shell find $(d) -name '*.py' -print -quit 2>/dev/null),$(d)))
@@ -49,7 +51,7 @@ run: setup ## Start gpuyard on this machine: manager, database, agent, fake GPUs
 	@$(BIN)/gpuyard up $(ARGS)
 
 test: lint testbed ## Lint, then all tests once
-	@$(PYTEST) $(PARALLEL) -m "not long"
+	@$(PYTEST) $(WAITING) -m "not long"
 
 test-unit: setup ## The inner loop: the fast tests only, under a minute
 	@GPUYARD_QUICK=1 $(PYTEST) $(PARALLEL) -m "not slow and not long"

@@ -49,6 +49,7 @@ settings.load_profile("long" if LONG else "quick" if QUICK else "default")
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """What needs a database server or a cluster takes seconds to begin with; one worker has the one cluster."""
     mark(items)
+    items.sort(key=lambda item: item.get_closest_marker("early") is None)
     if getattr(config.option, "loadgroup", False):
         name_groups(items)
 

@@ -17,6 +17,7 @@ import pytest
 import yaml
 
 from gpuyard.errors import KubeRefusedError
+from gpuyard.kube import scheduler as scheduler_module
 from gpuyard.kube.install import default_queues, definitions, ensure, home
 from gpuyard.kube.lease import is_held
 from gpuyard.kube.node import NodePart, NodeSettings
@@ -131,7 +132,10 @@ async def until_all_are_used(client: Recording, rights: set[Permission]) -> set[
 # -------------------------------------------------------------------------------------------------------- the scheduler
 
 
-def test_the_scheduler_uses_all_it_may_and_needs_no_more(testbed: Bed, api: Api, tmp_path: Path) -> None:
+def test_the_scheduler_uses_all_it_may_and_needs_no_more(
+    testbed: Bed, api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scheduler_module, "UNSUPPORTED_S", 2)
     rights = granted(ROLES, "gpuyard-scheduler")
     client = Recording(access_of(testbed, api, "gpuyard-scheduler"), api.answers, lose="/binding")
     said: list[str] = []

@@ -86,6 +86,7 @@ def test_a_kubelet_that_is_killed_comes_back_and_pods_live_on(testbed: Bed, api:
     assert api.get(f"{pods}/lasting")["status"]["containerStatuses"][0]["state"] == began
 
 
+@pytest.mark.early
 def test_a_node_without_power_is_noticed_and_comes_back_with_its_pods(testbed: Bed, api: Api, pods: str) -> None:
     pod = a_pod("returning", nodeName="node-3", restartPolicy="Always")
     api.create(pods, pod)
