@@ -51,6 +51,8 @@ READY: Final = "ready"
 READY_MS: Final = 180_000
 EMPTY_MS: Final = 600_000
 QUIET_S: Final = 120.0
+RESTLESS_S: Final = 3.0
+"""How long a cluster is waited for whose many nodes, saying that they live, never let it rest."""
 QUIET_CORES: Final = 0.4
 """What five hundred idle nodes and their API server need is less."""
 CALM_S: Final = 600
@@ -67,6 +69,7 @@ class Cluster:
     def __init__(self, bed: Bed, api: Api, nodes: int) -> None:
         self.bed, self.api, self.nodes = bed, api, nodes
         self._collections: tuple[str, ...] = PLAIN
+        self._rest_s = QUIET_S
 
     @property
     def gpus(self) -> int:
@@ -139,7 +142,7 @@ class Cluster:
 
     def settle(self) -> None:
         """Until the testbed has nothing to do."""
-        until = perf_counter() + QUIET_S
+        until = perf_counter() + self._rest_s
         while perf_counter() < until:
             before_s, began = self.cpu_s(), perf_counter()
             sleep(1)
@@ -149,6 +152,7 @@ class Cluster:
     def enlarge(self, nodes: int, tell: Tell) -> None:
         self.bed.add(Extras.of(kwok=nodes, kwok_gpus=GPUS_PER_NODE), tell)
         self.nodes = nodes
+        self._rest_s = RESTLESS_S
         self.be_patient()
         self.share_out()
 

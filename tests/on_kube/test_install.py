@@ -20,8 +20,8 @@ from gpuyard.kubeapi.follow import listed
 from gpuyard.testbed.api import Api
 from gpuyard.testbed.bed import Bed
 from gpuyard.worlds.kubernetes.objects import Metadata
-from tests.kube import eventually
 from tests.kubeapi.scripted import Answer, Asked, Script, refused, serving
+from tests.on_kube.deployed import forget
 
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"
@@ -144,13 +144,6 @@ def api(testbed: Bed) -> Iterator[Api]:
         forget(api)
         yield api
         forget(api)
-
-
-def forget(api: Api) -> None:
-    for one in definitions():
-        if api.answers(one.path):
-            api.delete(one.path)
-    eventually(lambda: not any(api.answers(one.path) for one in definitions()), "the end of all kinds")
 
 
 def in_cluster(bed: Bed, *wanted: Wanted) -> list[str]:
