@@ -86,20 +86,25 @@ def start_in_background(command: Sequence[str], log: Path, environment: Mapping[
     return Background(os.posix_spawn(command[0], list(command), variables, file_actions=streams, setsid=True))
 
 
+def _begun(command: Sequence[str], log: Path, environment: Mapping[str, str], *, stdin: int) -> subprocess.Popen[bytes]:
+    """In a session of its own, what it says at the end of a log that is ours alone."""
+    with os.fdopen(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, PRIVATE), "ab") as file:
+        return subprocess.Popen(
+            command,
+            stdin=stdin,
+            stdout=file,
+            stderr=file,
+            env=dict(environment),
+            start_new_session=True,
+            bufsize=0,
+        )
+
+
 class Listener:
     """A process of ours that hears what we tell it, and ends when we do."""
 
     def __init__(self, command: Sequence[str], log: Path, environment: Mapping[str, str]) -> None:
-        with os.fdopen(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, PRIVATE), "ab") as file:
-            self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=file,
-                stderr=file,
-                env=dict(environment),
-                start_new_session=True,
-                bufsize=0,
-            )
+        self._process = _begun(command, log, environment, stdin=subprocess.PIPE)
         assert self._process.stdin is not None
         self._pipe = self._process.stdin
         os.set_blocking(self._pipe.fileno(), False)
@@ -128,15 +133,7 @@ class Child:
     """A process of ours that does its work beside us until we end it; our terminal's Ctrl-C is not for it."""
 
     def __init__(self, command: Sequence[str], log: Path, environment: Mapping[str, str]) -> None:
-        with os.fdopen(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, PRIVATE), "ab") as file:
-            self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=file,
-                env=dict(environment),
-                start_new_session=True,
-            )
+        self._process = _begun(command, log, environment, stdin=subprocess.DEVNULL)
 
     @property
     def pid(self) -> int:
