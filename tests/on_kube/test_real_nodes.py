@@ -121,11 +121,13 @@ def a_pod(
     labels: dict[str, str] | None = None,
     script: str = "sleep 1000",
     node: str = "",
+    told_to_go: int = 0,
     **spec: Any,
 ) -> dict[str, Any]:
     requests = {**({"cpu": cpu} if cpu else {})}
     limits = {GPU: str(gpus)} if gpus else {}
-    main = {**a_container("main", script), "resources": {"requests": {**requests, **limits}, "limits": limits}}
+    program = a_container("main", script, told_to_go=told_to_go)
+    main = {**program, "resources": {"requests": {**requests, **limits}, "limits": limits}}
     main |= spec.pop("container", {})
     whole = {
         "schedulerName": "gpuyard",
@@ -139,12 +141,13 @@ def a_pod(
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": whole}
 
 
-def a_container(name: str, script: str = "sleep 1000", cpu: str = "") -> dict[str, Any]:
+def a_container(name: str, script: str = "sleep 1000", cpu: str = "", *, told_to_go: int = 0) -> dict[str, Any]:
+    """`told_to_go`: what it ends with when it has to."""
     return {
         "name": name,
         "image": BUSYBOX_IMAGE,
         "imagePullPolicy": "Never",
-        "command": ["sh", "-c", f"trap 'exit 0' TERM; {script} & wait"],
+        "command": ["sh", "-c", f"trap 'exit {told_to_go}' TERM; {script} & wait"],
         "resources": {"requests": {"cpu": cpu}} if cpu else {},
     }
 

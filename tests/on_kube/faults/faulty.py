@@ -10,8 +10,8 @@ import asyncio
 import json
 import ssl
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from time import monotonic, sleep
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
@@ -140,6 +140,8 @@ class Proxy:
         self._host, self._port, self._trust, self._token = host, port, trust, token
         self.rules: list[Rule] = []
         self.asked: list[Request] = []
+        self._under_way: list[Request] = []
+        """What the server has not answered yet."""
         self.streams: set[Stream] = set()
         self._conversations: set[asyncio.Task[None]] = set()
         self._loop = asyncio.new_event_loop()
@@ -194,6 +196,13 @@ class Proxy:
             self._loop.call_soon_threadsafe(do, stream)
         return len(found)
 
+    def settled(self, match: Match) -> None:
+        """Wait until no such request is on its way: what it does is seen before its answer."""
+        until = monotonic() + SECONDS
+        while any(map(match, list(self._under_way))):
+            assert monotonic() < until, f"not answered: {self._under_way}"
+            sleep(0.01)
+
     def count(self, match: Match, fate: str = "") -> int:
         return sum(match(asked) and asked.fate.startswith(fate) for asked in list(self.asked))
 
@@ -233,6 +242,14 @@ class Proxy:
         finally:
             self._conversations.discard(task)
             conversation.end()
+
+    @contextmanager
+    def under_way(self, asked: Request) -> Iterator[None]:
+        self._under_way.append(asked)
+        try:
+            yield
+        finally:
+            self._under_way.remove(asked)
 
     def rule_for(self, asked: Request) -> Rule | None:
         return next((rule for rule in self.rules if rule.takes(asked)), None)
@@ -294,7 +311,8 @@ class Conversation:
                     return False
                 case "slow":
                     await asyncio.sleep(rule.seconds)
-        return await self._forward(asked, kind, lost=rule is not None and rule.deed == "lose")
+        with self._proxy.under_way(asked):
+            return await self._forward(asked, kind, lost=rule is not None and rule.deed == "lose")
 
     async def _refuse(self, status: int) -> None:
         said = {"kind": "Status", "code": status, "reason": "Faulty", "message": "by the proxy"}

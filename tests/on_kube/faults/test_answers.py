@@ -29,6 +29,7 @@ def names(count: int, word: str = "p") -> list[str]:
 
 
 def bound_by(proxy: Any) -> int:
+    proxy.settled(BINDING)
     return int(proxy.count(BINDING, "201"))
 
 

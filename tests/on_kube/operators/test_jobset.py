@@ -9,7 +9,7 @@ import pytest
 from gpuyard.testbed.bed import Bed
 from gpuyard.testbed.record import Extras
 from gpuyard.worlds.kubernetes.gangs import COMPLETION_INDEX
-from tests.on_kube.operators.yard import GPUS, HALF, Pod, Yard, gives_way, labelled, name_of, nodes_of, template
+from tests.on_kube.operators.yard import GPUS, HALF, KILLED, Pod, Yard, gives_way, labelled, name_of, nodes_of, template
 
 pytestmark = pytest.mark.long
 
@@ -24,7 +24,8 @@ def operator(testbed: Bed) -> None:
 
 
 def replicated(name: str, jobs: int, pods: int, gpus: int, **more: Any) -> dict[str, Any]:
-    spec = {"parallelism": pods, "completions": pods, "completionMode": "Indexed", "template": template(gpus)}
+    pod = template(gpus, told_to_go=more.pop("told_to_go", KILLED))
+    spec = {"parallelism": pods, "completions": pods, "completionMode": "Indexed", "template": pod}
     return {"name": name, "replicas": jobs, "template": {"spec": spec}, **more}
 
 
@@ -53,6 +54,18 @@ def test_a_set_starts_as_a_whole_gives_way_as_a_whole_and_starts_again(yard: Yar
     assert sorted(map(identity, again)) == sorted(map(identity, first))
     yard.end("high")
     yard.run(of_a_set, 5)
+
+
+def test_workers_start_again_without_a_driver_that_had_to_go_and_ended_in_good_order(yard: Yard) -> None:
+    """Its Job is complete and makes no other."""
+    yard.fill("one", "two")
+    make(yard, "train", replicated("driver", 1, 1, GPUS, told_to_go=0), replicated("workers", 1, 2, HALF))
+    # Long enough for it to be ready to end in good order.
+    yard.some_run(of_a_set, 3)
+    yard.fill("high", priorityClassName="inference")
+    yard.end("high")
+    yard.run(workers, 2)
+    assert [pod["status"]["phase"] for pod in yard.pods(drivers)] in ([], ["Succeeded"])
 
 
 def test_in_order_the_second_replicated_job_starts_as_a_whole_once_the_first_one_runs(yard: Yard) -> None:

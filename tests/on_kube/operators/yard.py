@@ -19,6 +19,8 @@ from tests.on_kube.test_real_nodes import a_pod
 Pod = dict[str, Any]
 GPUS = NODE_GPUS
 HALF = GPUS // 2
+KILLED = 128 + 15
+"""What a program ends with that does nothing about being told to go."""
 A_WHILE_S = 2.0
 """Long enough for a scheduler that starts too much to have done so."""
 
@@ -149,10 +151,16 @@ def labelled(key: str, value: str = "") -> Callable[[Pod], bool]:
 
 
 def template(
-    gpus: int, *, script: str = "sleep 1000", container: str = "main", queue: str = TEAM, **spec: Any
+    gpus: int,
+    *,
+    script: str = "sleep 1000",
+    container: str = "main",
+    queue: str = TEAM,
+    told_to_go: int = KILLED,
+    **spec: Any,
 ) -> dict[str, Any]:
     """What an operator makes its pods of."""
-    pod = a_pod("x", gpus=gpus, script=script, **spec)
+    pod = a_pod("x", gpus=gpus, script=script, told_to_go=told_to_go, **spec)
     pod["spec"]["containers"][0]["name"] = container
     labels = {"kai.scheduler/queue": queue} if queue else {}
     return {"metadata": {"labels": labels}, "spec": pod["spec"]}

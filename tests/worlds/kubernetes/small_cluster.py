@@ -27,7 +27,13 @@ from gpuyard.worlds.kubernetes.writes import BindPod, Errand, EvictPod, Nominate
 GPU = "nvidia.com/gpu"
 START_MS = 1_700_000_000_000
 QUEUE = "team"
-KINDS = {"Job": "batch/v1", "StatefulSet": "apps/v1", "ReplicaSet": "apps/v1", "Widget": "example.com/v1"}
+KINDS = {
+    "Job": "batch/v1",
+    "JobSet": "jobset.x-k8s.io/v1alpha2",
+    "StatefulSet": "apps/v1",
+    "ReplicaSet": "apps/v1",
+    "Widget": "example.com/v1",
+}
 
 Fate = Callable[[object], str]
 """What becomes of a write: "done", "refused" (and not done), "forbidden" (by a budget), "held" (not yet)."""
@@ -306,7 +312,7 @@ class SmallCluster:
         if group:
             metadata["annotations"] = {"pod-group-name": group}
         if owner:
-            metadata["ownerReferences"] = [_reference(self.owners[owner])]
+            metadata["ownerReferences"] = [reference_to(self.owners[owner])]
         container = {"name": "c", "resources": {"limits": {GPU: str(gpus)}, "requests": {GPU: str(gpus)}}}
         volumes = [{"name": claim, "persistentVolumeClaim": {"claimName": claim}} for claim in claims]
         spec = {"schedulerName": "gpuyard", "containers": [container], "volumes": volumes}
@@ -323,10 +329,25 @@ class SmallCluster:
             "annotations": spec.pop("annotations", {}),
         }
         counts = {"parallelism": replicas, "completions": replicas} if kind == "Job" else {"replicas": replicas}
-        body = {"kind": kind, "apiVersion": KINDS[kind], "metadata": metadata, "spec": {**counts, **spec}}
+        self.put_owner(kind, name, metadata, {**counts, **spec}, gpus=gpus, replicas=replicas)
+        self.controllers()
+
+    def put_owner(
+        self, kind: str, name: str, metadata: dict[str, Any], spec: dict[str, Any], *, gpus: int = 0, replicas: int = 0
+    ) -> None:
+        """One whose controller makes so many pods; by default none."""
+        body = {"kind": kind, "apiVersion": KINDS[kind], "metadata": metadata, "spec": spec}
         self.owners[name] = {**body, "gpus": gpus, "replicas": replicas}
         self._tell(kind, self.owners[name])
-        self.controllers()
+
+    def succeed(self, owner: str, succeeded: int, **status: str) -> None:
+        """An owner says how many of its pods are done."""
+        self.owners[owner]["status"] = {"succeeded": succeeded, **status}
+        self._tell(self.owners[owner]["kind"], self.owners[owner])
+
+    def remove_owner(self, name: str) -> None:
+        owner = self.owners.pop(name)
+        self._tell(owner["kind"], owner, gone=True)
 
     def controllers(self) -> int:
         """Make pods anew: by index for a StatefulSet, under a new name for the others; how many."""
@@ -403,7 +424,7 @@ def decoded(struct: type[Any], one: dict[str, Any]) -> Any:
     return msgspec.json.decode(msgspec.json.encode(one), type=struct)
 
 
-def _reference(owner: dict[str, Any]) -> dict[str, Any]:
+def reference_to(owner: dict[str, Any]) -> dict[str, Any]:
     about = owner["metadata"]
     return {
         "apiVersion": owner["apiVersion"],

@@ -139,6 +139,22 @@ def job_set(asking: Asking) -> Gang:
     return Gang(tree, f"{name}/{at}", wanted, index, notes=notes, waits=waits)
 
 
+def job_of_set(job: Owner) -> str:
+    """The leaf that the pods of a Job belong to, where a JobSet has made it; empty: none has."""
+    labels = job.metadata.labels or {}
+    name, at = labels.get(REPLICATED_JOB), labels.get(JOB_INDEX)
+    return f"{name}/{at}" if name and at else ""
+
+
+def pods_left(job: Owner) -> int:
+    """How many pods a Job has still to see done: for what is done it makes no others."""
+    succeeded = _or(count_at(job.status, "succeeded"), 0)
+    completions = count_at(job.spec, "completions")
+    if text_at(job.status, "completionTime") or (completions is None and succeeded):
+        return 0
+    return MAX_TASKS_PER_JOB if completions is None else max(0, completions - succeeded)
+
+
 @lru_cache(maxsize=64)
 def _indices(count: int) -> frozenset[str]:
     return frozenset(map(str, range(count)))

@@ -7,6 +7,7 @@ start, until the pod that is made in its stead takes it over; that one waits unt
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Final
 
@@ -45,9 +46,10 @@ class JobReader:
         records: Iterable[PodRecord],
         closed: bool,
         protected: bool,
+        left: Mapping[str, int],
         now_ms: int,
     ) -> Job | None:
-        """None where nothing of it is left that could run or wait. `closed`: it may not use its queue."""
+        """None where nothing of it could run or wait any more. `closed`: it may not use its queue."""
         pods = sorted(records, key=_age)
         tasks = self._tasks(id, pods, closed, now_ms)
         if not any(task.state not in (TaskState.SUCCEEDED, TaskState.FAILED) for task in tasks):
@@ -56,19 +58,26 @@ class JobReader:
         grouping = next((pod.grouping for pod in pods if pod.grouping is not None), None) or next(forms, None)
         if grouping is None:
             return Job(id, NOBODYS, tasks, submitted_at_ms=pods[0].created_ms if pods else 0)
-        return self._job(id, grouping, tasks, pods, protected)
+        return self._job(id, grouping, tasks, pods, protected, left)
 
-    def _job(self, id: str, grouping: Grouping, tasks: tuple[Task, ...], pods: list[PodRecord], protected: bool) -> Job:
+    def _job(
+        self,
+        id: str,
+        grouping: Grouping,
+        tasks: tuple[Task, ...],
+        pods: list[PodRecord],
+        protected: bool,
+        left: Mapping[str, int],
+    ) -> Job:
         memory = self._intents.memory.get(id, Memory())
         group = widest([pod.grouping.group for pod in pods if pod.grouping is not None] or [grouping.group])
-        done = sum(task.state is TaskState.SUCCEEDED for task in tasks)
         recreated = all(pod.grouping is None or pod.grouping.recreated for pod in pods)
         safely = all(pod.grouping is None or pod.grouping.moves_safely for pod in pods)
         return Job(
             id=id,
             queue=grouping.queue,
             tasks=tasks,
-            group=_without(group, tasks) if done and not grouping.waves else group,
+            group=group if grouping.waves else _what_is_left(group, tasks, left),
             priority=grouping.priority,
             preemptible=grouping.preemptible,
             protected=protected,
@@ -234,9 +243,19 @@ def _age(pod: PodRecord) -> tuple[int, int, str]:
     return pod.created_ms, int(number) if number.isdecimal() else 0, name
 
 
-def _without(group: TaskGroup, tasks: tuple[Task, ...]) -> TaskGroup:
-    """What is done counts for its gang and needs no place; whoever still waits is at least one."""
+def _what_is_left(group: TaskGroup, tasks: Iterable[Task], left: Mapping[str, int]) -> TaskGroup:
+    """What is done counts for its gang and needs no place. `left`: how many of a leaf are not done, if known."""
+    done = Counter(task.group for task in tasks if task.state is TaskState.SUCCEEDED)
+    if not done and not left:
+        return group
     if group.leaf:
-        done = sum(task.state is TaskState.SUCCEEDED and (not group.name or task.group == group.name) for task in tasks)
-        return replace(group, min_tasks=max(group.min_tasks - done, 1)) if done and group.min_tasks else group
-    return replace(group, children=tuple(_without(child, tasks) for child in group.children))
+        # Whoever still waits is at least one.
+        return replace(group, min_tasks=max(group.min_tasks - done.total(), min(group.min_tasks, 1)))
+    return _without(group, done, left)
+
+
+def _without(group: TaskGroup, done: Counter[str], left: Mapping[str, int]) -> TaskGroup:
+    if group.leaf:
+        undone = left.get(group.name, group.min_tasks - done[group.name])
+        return replace(group, min_tasks=max(0, min(group.min_tasks, undone)))
+    return replace(group, children=tuple(_without(child, done, left) for child in group.children))

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from gpuyard.worlds.kubernetes import objects
+from gpuyard.worlds.kubernetes.gangs import job_of_set, pods_left
 from gpuyard.worlds.kubernetes.grouping import POD_GROUP, group_of
 from gpuyard.worlds.kubernetes.objects import Owner
 from gpuyard.worlds.kubernetes.owners import (
@@ -46,6 +47,8 @@ class Membership:
         """By job and key."""
         self.owners: dict[str, Owner] = {}
         """By uid."""
+        self._jobs_of_sets: dict[str, dict[str, Owner]] = {}
+        """The Jobs of JobSets, by the uid of the set and theirs."""
         self._sets: dict[str, str] = {}
         """Uids of LeaderWorkerSets, by what their workers know of them."""
         self.podgroups: dict[str, objects.PodGroup] = {}
@@ -199,6 +202,7 @@ class Membership:
         self.owners[owner.metadata.uid] = owner
         if known is not None and _tells(known) == _tells(owner):
             return
+        self._count_in_set(known, owner)
         referrers = {**self._referrers.get(owner.metadata.uid, {})}
         if owner.kind == LWS_KIND:
             key = _set_key(owner.metadata.namespace, owner.metadata.name)
@@ -209,11 +213,35 @@ class Membership:
     def drop_owner(self, uid: str) -> None:
         """Its pods stay as they were grouped: they are about to go, or to belong to nobody."""
         owner = self.owners.pop(uid, None)
+        self._count_in_set(owner, None)
         if owner is not None and owner.kind == LWS_KIND:
             key = _set_key(owner.metadata.namespace, owner.metadata.name)
             # One of the same name may have come before this one was told to be gone.
             if self._sets.get(key) == uid:
                 del self._sets[key]
+
+    def _count_in_set(self, before: Owner | None, now: Owner | None) -> None:
+        """A Job has come, changed or gone: if it is one of a JobSet, all pods of the set depend on what it has done."""
+        for job in (before, now):
+            above = owner_reference(job.metadata) if job is not None and job_of_set(job) else None
+            if job is None or above is None:
+                continue
+            jobs = self._jobs_of_sets.setdefault(above.uid, {})
+            if job is now:
+                jobs[job.metadata.uid] = job
+            elif not (jobs.pop(job.metadata.uid, None) and jobs):
+                self._jobs_of_sets.pop(above.uid)
+            # They are all in one job.
+            for key in list(self._referrers.get(above.uid, ()))[:1]:
+                self._mark(self._pods[key].job)
+
+    def jobs_left(self, id: str) -> dict[str, int]:
+        """Of a job that is a JobSet: how many pods each of its Jobs has still to see done, by leaf."""
+        record = next(iter(self.groups.get(id, {}).values()), None)
+        if record is None or not self._jobs_of_sets:
+            return {}
+        made = (job for uid in record.refers for job in self._jobs_of_sets.get(uid, {}).values())
+        return {job_of_set(job): pods_left(job) for job in made}
 
     def put_podgroup(self, podgroup: objects.PodGroup) -> None:
         key = key_of(podgroup.metadata)
@@ -268,5 +296,5 @@ def _tells(owner: Owner) -> tuple[object, ...]:
     """What groups may depend on."""
     metadata, status = owner.metadata, owner.status or {}
     going = metadata.deletion_timestamp is not None
-    counts = status.get("failed"), status.get("succeeded")
+    counts = status.get("failed"), status.get("succeeded"), status.get("completionTime")
     return owner.spec, metadata.labels, metadata.annotations, metadata.owner_references, counts, going

@@ -255,7 +255,8 @@ class Kubernetes:
         self._close(id, records)
         self._note_held(records)
         protected = self._is_protected(records, now_ms)
-        job = self._reader.job(id, records, id in self.closed, protected, now_ms)
+        left = self.picture.membership.jobs_left(id)
+        job = self._reader.job(id, records, id in self.closed, protected, left, now_ms)
         if job is None:
             self._forget(id)
             return None
