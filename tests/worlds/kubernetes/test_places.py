@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import msgspec
 import pytest
+from msgspec.structs import replace
 
 from gpuyard.errors import KubeRefusedError
 from gpuyard.model.jobs import LabelRule, Request, Where
@@ -51,6 +53,12 @@ def test_they_are_read_back_as_they_were_written() -> None:
     written = script.asked[0]
     assert written.path == "/api/v1/namespaces/sys/configmaps/gpuyard-places"
     assert read(Script(Answer(200, written.body))) == saved
+
+
+def test_a_place_of_what_is_no_job_is_left_out() -> None:
+    saved = SavePlaces((replace(PLACE, job="by-hand"), PLACE), ())
+    data = {"places.json": msgspec.json.encode(saved).decode()}
+    assert read(Script(Answer(200, {"metadata": {}, "data": data}))) == SavePlaces((PLACE,), ())
 
 
 @pytest.mark.parametrize("data", [None, {}, {"places.json": "{"}, {"places.json": '{"places": [{"job": "a"}]}'}])

@@ -9,10 +9,12 @@ from __future__ import annotations
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from gpuyard.errors import KubeRefusedError
 from gpuyard.kubeapi.client import NOT_FOUND, KubeClient
 from gpuyard.kubeapi.paths import path_of
+from gpuyard.worlds.kubernetes.intents import Place
 from gpuyard.worlds.kubernetes.objects import ConfigMap
 from gpuyard.worlds.kubernetes.writes import SavePlaces
 
@@ -35,10 +37,16 @@ async def saved_places(client: KubeClient, namespace: str) -> SavePlaces:
     try:
         content = await client.get(path_of("configmaps", NAME, namespace=namespace))
         text = (msgspec.json.decode(content, type=ConfigMap).data or {}).get(KEY, "")
-        return msgspec.json.decode(text, type=SavePlaces)
+        saved = msgspec.json.decode(text, type=SavePlaces)
+        return replace(saved, places=tuple(place for place in saved.places if _names_a_job(place)))
     except KubeRefusedError as error:
         if error.status != NOT_FOUND:
             raise
     except (msgspec.DecodeError, UnicodeDecodeError):
         pass
     return SavePlaces((), ())
+
+
+def _names_a_job(place: Place) -> bool:
+    """As namespace/kind/name: somebody may have written it by hand."""
+    return place.job.count("/") >= 2

@@ -40,7 +40,8 @@ from gpuyard.worlds.kubernetes.intents import (
     Place,
     form_of,
 )
-from gpuyard.worlds.kubernetes.jobs import ALONE, HEIR, STUCK_MS, JobReader, backoff_of, heirs_of, kin_of, leaver_of
+from gpuyard.worlds.kubernetes.jobs import HEIR, STUCK_MS, JobReader, backoff_of, heirs_of, kin_of
+from gpuyard.worlds.kubernetes.kept import KeptPlaces
 from gpuyard.worlds.kubernetes.nodes import node_of
 from gpuyard.worlds.kubernetes.notes import Note
 from gpuyard.worlds.kubernetes.picture import Picture
@@ -50,7 +51,6 @@ from gpuyard.worlds.kubernetes.topologies import read_topologies
 from gpuyard.worlds.kubernetes.volumes import MustWait
 from gpuyard.worlds.kubernetes.writes import BindPod, Errand, EvictPod, NominateNode, PodName, SavePlaces
 
-HOUR_MS: Final = 3_600_000
 REJECTIONS: Final = frozenset({"UnexpectedAdmissionError", "TopologyAffinityError", "NodeAffinity", "NodePorts"})
 """A kubelet's words for a pod it was given and did not take; where it has too little of something, OutOf that."""
 SAY_AGAIN_MS: Final = 5_000
@@ -65,11 +65,11 @@ class Kubernetes:
         self.intents = intents
         self.now_ms = now_ms
         self.errands: deque[Errand] = deque()
-        self.moves_ms: deque[int] = deque()
         self.held_pods: dict[str, PodRecord] = {}
         """Pods that are not offered to the scheduler, by uid."""
         self.closed: dict[str, Held] = {}
         """Jobs that may not use the queue they name, and why."""
+        self._kept = KeptPlaces(picture, intents, self.errands)
         self._reader = JobReader(intents, picture.devices, picture.pods)
         self._known: set[str] = set()
         self._alarms = Alarms()
@@ -99,7 +99,7 @@ class Kubernetes:
         self.new_jobs += [job.id for job in jobs if job.id not in self._known]
         self._known = {job.id for job in jobs}
         picture.looked_at()
-        self._moves = len(self.moves_ms)
+        self._moves = self._kept.moves_last_hour
         return Snapshot(
             nodes=tuple(self._node(name) for name in picture.nodes),
             queues=tree.queues,
@@ -119,8 +119,8 @@ class Kubernetes:
             changes.append(QueuesSet(picture.read_tree().queues))
         for name in picture.nodes_changed:
             changes.append(NodeSeen(self._node(name)) if name in picture.nodes else NodeGone(name))
-        if len(self.moves_ms) != self._moves:
-            self._moves = len(self.moves_ms)
+        if self._kept.moves_last_hour != self._moves:
+            self._moves = self._kept.moves_last_hour
             changes.append(MovesCounted(self._moves))
         for id in picture.jobs_changed:
             job = self._job(id, now_ms)
@@ -181,11 +181,8 @@ class Kubernetes:
             self._settled(record, now_ms)
         for job in self._alarms.due(now_ms):
             self.picture.mark(job)
-        self._keep_places(now_ms)
-        self._pass_places_on()
+        self._kept.look_again(now_ms)
         self._say_again(now_ms)
-        while self.moves_ms and self.moves_ms[0] <= now_ms - HOUR_MS:
-            self.moves_ms.popleft()
 
     def _say_again(self, now_ms: int) -> None:
         """Others count on what a pod says of its place."""
@@ -196,41 +193,6 @@ class Kubernetes:
             elif again_ms <= now_ms:
                 del self._unsaid[uid]
                 self.errands.append(Errand(notes=(write,)))
-
-    def _pass_places_on(self) -> None:
-        """Where every pod is a job of its own, the one made in the stead of another is another job: it inherits."""
-        if not self.intents.places:
-            return
-        heirs = {place.heir for place in self.intents.places}
-        for id in tuple(self.picture.jobs_changed):
-            for record in self.picture.groups.get(id, {}).values():
-                grouping = record.grouping
-                if grouping is not None and grouping.successor_key in heirs and not self.intents.places_of(id):
-                    self._pass_place_on(record, grouping.successor_key)
-
-    def _pass_place_on(self, record: PodRecord, heir: str) -> None:
-        for at, place in enumerate(self.intents.places):
-            if place.heir == heir and place.job != record.job and not record.node and self._is_left(place):
-                self.intents.places[at] = replace(place, job=record.job)
-                self.picture.mark(place.job)
-                return
-
-    def _is_left(self, place: Place) -> bool:
-        """Whether its job was one pod, and that pod is the one which goes or has gone."""
-        leaver = leaver_of(place, self.picture.pods)
-        others = [one for one in self.picture.groups.get(place.job, {}).values() if one is not leaver]
-        return place.job.split("/", 2)[1] == ALONE and not others
-
-    def _keep_places(self, now_ms: int) -> None:
-        """A place waits for its heir from when the pod before it has gone, however long that takes to end."""
-        over: list[Place] = []
-        for at, place in enumerate(self.intents.places):
-            leaver = leaver_of(place, self.picture.pods)
-            if leaver is not None and not leaver.over and now_ms - (leaver.deleted_ms or now_ms) <= STUCK_MS:
-                self.intents.places[at] = replace(place, until_ms=now_ms + PLACE_MS)
-            elif place.until_ms <= now_ms:
-                over.append(place)
-        self._end_places(over)
 
     def _settled(self, record: PodRecord, now_ms: int) -> None:
         """A pod is on its node, or is there no more: what was meant for it has happened or cannot happen."""
@@ -370,7 +332,7 @@ class Kubernetes:
                 case Resize():
                     raise AssertionError("nothing is resized in place on Kubernetes")
         if self.intents.places != places_before:
-            notes.append(self._saved_places())
+            notes.append(self._kept.saved())
         if binds:
             self.errands.append(Errand(deeds=tuple(binds)))
         if notes or evictions:
@@ -428,8 +390,7 @@ class Kubernetes:
             reason=action.reason,
             until_ms=now_ms + PLACE_MS,
         )
-        self.intents.places.append(place)
-        self.moves_ms.append(now_ms)
+        self._kept.keep(place, now_ms)
         yield self._going(record, action.job, action.source, action.reason, now_ms)
 
     def _evict(
@@ -438,7 +399,7 @@ class Kubernetes:
         """Stop a pod, or take back a place that was promised or kept."""
         if action.task.endswith(HEIR):
             name = action.task.removesuffix(HEIR)
-            self._end_places([place for place in self.intents.places_of(action.job) if place.name == name])
+            self._kept.end([place for place in self.intents.places_of(action.job) if place.name == name])
             return
         record = self._record(action.job, action.task)
         if record is None:
@@ -449,7 +410,7 @@ class Kubernetes:
             return
         heirs = heirs_of(action.job, self.picture.groups[action.job].values(), self.intents)
         if record.uid in heirs:
-            self._end_places([heirs[record.uid]])
+            self._kept.end([heirs[record.uid]])
         if self.intents.promised.pop(record.uid, None) is not None:
             notes.append(NominateNode(action.job, pod_name(record), ""))
         self.picture.mark(action.job)
@@ -459,33 +420,16 @@ class Kubernetes:
         self.picture.mark(job)
         return EvictPod(job, pod_name(record), node, reason, reason_text(reason) + _loss(record))
 
-    def _end_places(self, gone: list[Place]) -> None:
-        if not gone:
-            return
-        self.intents.drop_places(gone)
-        for place in gone:
-            self.picture.mark(place.job)
-        self.errands.append(Errand(notes=(self._saved_places(),)))
-
-    def _saved_places(self) -> SavePlaces:
-        return SavePlaces(tuple(self.intents.places), tuple(self.moves_ms))
-
     # ------------------------------------------------------------------------------------------------- how it went
 
     def adopt(self, saved: SavePlaces) -> None:
         """Go on from what was noted before: by ourselves before a restart, or by who led before us."""
-        self.intents.places = [place for place in saved.places if not self._was_never_told_to_go(place)]
-        self.moves_ms = deque(sorted(saved.moves_ms))
+        self._kept.adopt(saved)
         for record in self.picture.pods.values():
             nominated = record.pod.status.nominated_node_name
             if record.ours and nominated and not record.node:
                 self.intents.promised[record.uid] = nominated
                 self.picture.mark(record.job)
-
-    def _was_never_told_to_go(self, place: Place) -> bool:
-        """Whoever noted the place did not come to do anything about it."""
-        leaver = leaver_of(place, self.picture.pods)
-        return leaver is not None and not leaver.leaving and not leaver.over
 
     def bind_failed(self, write: BindPod, why: str) -> None:
         """It is not on that node: others may have the place, and the job waits a while before it is tried again."""
@@ -516,7 +460,7 @@ class Kubernetes:
         elif write.reason.beneficiary and self.intents.holds_back(write.reason.beneficiary, self.now_ms()) is None:
             self.intents.failed(write.reason.beneficiary, why, self.now_ms())
             self.picture.mark(write.reason.beneficiary)
-        self._end_places([place for place in self.intents.places if place.left == write.pod.uid])
+        self._kept.end([place for place in self.intents.places if place.left == write.pod.uid])
         self.picture.mark(write.job)
 
 
