@@ -131,3 +131,18 @@ def test_what_is_not_to_be_grouped_waits_until_it_names_its_group(where: str) ->
     grouping = grouped(a_pod("p", job, annotations=annotations | {"pod-group-name": "g"}), job, podgroup=group)
     assert (grouping.job_id, grouping.waits) == ("default/podgroup/g", "")
     assert grouping.recreated, "its owner still makes it anew"
+
+
+@pytest.mark.parametrize(
+    ("version", "kind", "word"),
+    [
+        ("batch/v1", "Job", "job"),
+        ("batch.volcano.sh/v1alpha1", "Job", "job.batch.volcano.sh"),
+        ("scheduling.volcano.sh/v1beta1", "PodGroup", "podgroup.scheduling.volcano.sh"),
+        ("example.com/v1", "Widget", "widget"),
+        ("apps/v1", "StatefulSet", "statefulset"),
+    ],
+)
+def test_owners_of_one_name_whose_kinds_only_sound_alike_are_two_jobs(version: str, kind: str, word: str) -> None:
+    owner = an_owner(f"{{apiVersion: {version}, kind: {kind}, metadata: {{name: n, namespace: default, uid: u}}}}")
+    assert grouped(a_pod("p", owner), owner).job_id == f"default/{word}/n"

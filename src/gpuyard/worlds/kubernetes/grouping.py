@@ -24,7 +24,7 @@ from gpuyard.worlds.kubernetes.gangs import (
 )
 from gpuyard.worlds.kubernetes.notes import Note
 from gpuyard.worlds.kubernetes.objects import Owner, Pod, PodGroup
-from gpuyard.worlds.kubernetes.owners import chain_of, gang_of, grouping_owner, rule_of
+from gpuyard.worlds.kubernetes.owners import chain_of, gang_of, grouping_owner, rule_of, word_for
 from gpuyard.worlds.kubernetes.podgroups import shape_of
 from gpuyard.worlds.kubernetes.priorities import TRAIN, Priorities, preemptible_by
 from gpuyard.worlds.kubernetes.queues import Labelled, NamedQueue, queue_named
@@ -208,7 +208,7 @@ def _job_id(pod: Pod, owner: Owner | None, gang: Gang) -> str:
     if owner is None or gang.alone:
         return f"{namespace}/pod/{pod.metadata.name}"
     part = f"-{gang.part}" if gang.part else ""
-    return f"{namespace}/{owner.kind.lower()}/{owner.metadata.name}{part}"
+    return f"{namespace}/{word_for(owner)}/{owner.metadata.name}{part}"
 
 
 def _successor(pod: Pod, chain: Sequence[Owner], owner: Owner | None, gang: Gang) -> str:

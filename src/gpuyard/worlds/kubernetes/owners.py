@@ -101,6 +101,17 @@ def owner_rule(kind: str, api_group: str) -> OwnerRule:
     return RULES.get((api_group, kind), UNKNOWN)
 
 
+_TAKEN: Final = frozenset({kind for _, kind in RULES} | {"PodGroup"})
+"""Words for jobs that mean these kinds of ours."""
+
+
+def word_for(owner: Owner) -> str:
+    """What jobs of this kind of owner are called: its kind, and its API group where another one has that name."""
+    group = api_group_of(owner.api_version)
+    own = (group, owner.kind) in RULES or owner.kind not in _TAKEN or not group
+    return owner.kind.lower() if own else f"{owner.kind.lower()}.{group}"
+
+
 def api_group_of(api_version: str) -> str:
     """`apps/v1` → `apps`; the core group is empty."""
     return api_version.rpartition("/")[0]
