@@ -62,7 +62,9 @@ def offer_storage(bed: Bed, api: Api) -> None:
 
 def make(yard: Yard, name: str, count: int) -> str:
     def replicas(number: int, gpus: int) -> dict[str, Any]:
-        return {"replicas": number, "restartPolicy": "Never", "template": template(gpus, container="mpi")}
+        # A worker that ends with anything else has failed for its operator, told to go or not.
+        pod = template(gpus, container="mpi", told_to_go=0)
+        return {"replicas": number, "restartPolicy": "Never", "template": pod}
 
     spec = {"mpiReplicaSpecs": {"Launcher": replicas(1, 0), "Worker": replicas(count, GPUS)}}
     return yard.make("mpijobs", "kubeflow.org/v1", "MPIJob", name, spec)
