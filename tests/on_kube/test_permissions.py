@@ -32,7 +32,7 @@ from gpuyard.worlds.kubernetes.owners import RULES
 from gpuyard.worlds.kubernetes.settings import KAI_SCHEDULER, Settings
 from tests.fakegpu.kubernetes.deployed import must
 from tests.fakegpu.kubernetes.rig import Rig, rigged
-from tests.kube import a_namespace, a_pod, eventually
+from tests.kube import a_namespace, a_pod, eventually, running_testbed
 from tests.on_kube.asked import Permission, Recording, granted, wanted
 from tests.on_kube.deployed import MANIFESTS, NAMESPACE, forget
 
@@ -52,6 +52,13 @@ ROLES = [
     for each in yaml.safe_load_all((MANIFESTS / "rbac.yaml").read_text(encoding="utf-8"))
     if each["kind"] in ("ClusterRole", "Role")
 ]
+
+
+@pytest.fixture(scope="module")
+def testbed() -> Iterator[Bed]:
+    """One of its own: thirty kinds come here, and a cluster takes minutes to be rid of as many."""
+    with running_testbed(name=f"test-{os.getpid()}-roles", nodes=len(NODES)) as bed:
+        yield bed
 
 
 @pytest.fixture(scope="module")
@@ -75,17 +82,10 @@ def api(testbed: Bed, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]
     kinds = tmp_path / "kinds.yaml"
     kinds.write_text(yaml.safe_dump_all(list(other_kinds())))
     with testbed.api() as api:
-        forget(api)
         must(testbed, "apply", "--server-side", "-k", str(tmp_path))
         must(testbed, "apply", "--server-side", "-f", str(kinds))
         must(testbed, "wait", "--for=condition=Established", "--timeout=60s", "-f", str(kinds))
-        try:
-            yield api
-        finally:
-            must(testbed, "delete", "--ignore-not-found", "-k", str(tmp_path))
-            forget(api)
-            # Each takes its time, and nobody waits for them.
-            must(testbed, "delete", "--ignore-not-found", "--wait=false", "-f", str(kinds))
+        yield api
 
 
 def other_kinds() -> Iterator[dict[str, Any]]:
@@ -154,13 +154,7 @@ def test_the_scheduler_uses_all_it_may_and_needs_no_more(
             await client.close()
 
     with two_nodes(testbed, api, tmp_path) as rig, a_namespace(api, SPACE) as pods:
-        try:
-            unused = asyncio.run(run(pods, rig))
-        finally:
-            for name in (CLASS, DISK):
-                api.delete(f"/apis/storage.k8s.io/v1/storageclasses/{name}")
-            api.delete(f"/api/v1/persistentvolumes/{DISK}")
-            must(testbed, "delete", "-n", SPACE, "deployment,statefulset,daemonset,replicaset,job,cronjob,rc", "--all")
+        unused = asyncio.run(run(pods, rig))
     assert not client.refused
     assert not unused, "\n".join(said)
 
@@ -312,10 +306,6 @@ def ours(name: str, gpus: int = 0, annotations: dict[str, str] | None = None, **
     pod["metadata"] |= {"labels": {"kai.scheduler/queue": "default-queue"}, "annotations": annotations or {}}
     if gpus:
         pod["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": gpus}}
-        # On these two and no others: whoever else offers GPUs in the shared testbed would give way instead of them.
-        on = {"key": "kubernetes.io/hostname", "operator": "In", "values": list(NODES)}
-        terms = {"nodeSelectorTerms": [{"matchExpressions": [on]}]}
-        pod["spec"]["affinity"] = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
     return pod
 
 

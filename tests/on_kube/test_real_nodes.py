@@ -109,6 +109,8 @@ def place(testbed: Bed, scheduler: Inside) -> Iterator[Place]:
     name = f"real-{next(_numbers)}"
     with testbed.api() as api, a_namespace(api, name) as pods:
         yield Place(api, name)
+        # Jobs first, or they would make their pods again.
+        api.delete(f"/apis/batch/v1/namespaces/{name}/jobs", propagationPolicy="Background")
         api.delete(pods, gracePeriodSeconds="0")
         eventually(lambda: not api.get(pods)["items"], "the end of all pods")
 
