@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 import httptools
 import msgspec
 
-MAX_CONNECTIONS: Final = 64
+MAX_CONNECTIONS: Final = 512
 MAX_ANSWER_BYTES: Final = 1 << 30
 HIGH_WATER_BYTES: Final = 4 << 20
 """So much of an endless answer may lie unread before the server has to wait."""

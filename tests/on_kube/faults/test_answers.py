@@ -117,6 +117,22 @@ def test_binds_that_are_refused_lost_dropped_and_slow_are_done_once(cluster: Clu
     assert bound_by(proxy) == 24
 
 
+def test_binds_that_hang_keep_nobody_waiting(cluster: Cluster) -> None:
+    """More of them than there are workers."""
+    proxy = cluster.proxy()
+    cluster.inside(proxy)
+    hangs = proxy.on(hang(part("binding", "stuck")))
+    stuck = names(2 * writer.WORKERS, "stuck")
+    cluster.add(*stuck, gpus=0)
+    proxy.saw(part("binding", "stuck"), writer.WORKERS)
+    began = monotonic()
+    cluster.add(*names(10))
+    cluster.all_bound(names(10))
+    assert monotonic() - began < SOON_S / 3
+    proxy.rules.remove(hangs)
+    cluster.all_bound([*stuck, *names(10)])
+
+
 def test_a_bind_whose_answer_and_fate_are_unknown_keeps_its_place(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

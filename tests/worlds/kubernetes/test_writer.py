@@ -15,7 +15,7 @@ from gpuyard.worlds.kubernetes import writer as module
 from gpuyard.worlds.kubernetes.volumes import SELECTED_NODE, Given
 from gpuyard.worlds.kubernetes.writer import Writer
 from gpuyard.worlds.kubernetes.writes import BindPod, Errand, EvictPod, NominateNode, PodName, SavePlaces
-from tests.kubeapi.scripted import Answer, Asked, refused, serving
+from tests.kubeapi.scripted import HANG, Answer, Asked, refused, serving
 from tests.worlds.kubernetes.pods_server import PodServer, lost, no, unheard
 
 WAIT_S = 20.0
@@ -223,6 +223,28 @@ def test_binds_that_fail_or_failed_before_keep_nobody_waiting(monkeypatch: pytes
     async def do(desk: Desk) -> None:
         desk.writer.put(Errand(deeds=tuple(a_bind(name, failures=failures) for name in names)))
         await asyncio.sleep(0.1)
+        desk.writer.put(Errand(deeds=(a_bind("fine"),)))
+        assert await desk.hears() == ["bound fine n1"]
+
+    at_work(server, do)
+
+
+def test_binds_that_hang_keep_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a webhook that does not answer: more of them than there are workers."""
+    monkeypatch.setattr(module, "PATIENCE_MS", 20)
+    server = PodServer()
+    names = [f"doomed-{number}" for number in range(3 * module.WORKERS)]
+    for name in (*names, "fine"):
+        server.add(name)
+    genuine = server.next
+
+    def next_answer(asked: Asked) -> Answer:
+        return Answer(201, HANG) if "doomed" in asked.path else genuine(asked)
+
+    monkeypatch.setattr(server, "next", next_answer)
+
+    async def do(desk: Desk) -> None:
+        desk.writer.put(Errand(deeds=tuple(map(a_bind, names))))
         desk.writer.put(Errand(deeds=(a_bind("fine"),)))
         assert await desk.hears() == ["bound fine n1"]
 

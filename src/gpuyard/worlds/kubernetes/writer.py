@@ -30,6 +30,10 @@ WORKERS: Final = 24
 """Requests under way at once."""
 PENS: Final = 64
 """Notes about pods that are written at once; those about the same pod share one."""
+PATIENCE_MS: Final = 1_000
+"""How long a worker stays with one request: what hangs, in somebody's webhook, goes on beside it."""
+MOST_HANGING: Final = 256
+"""So many of them; then the workers stay with theirs."""
 DOUBTFUL_WORKERS: Final = 4
 """For binds that fail, or did so before: however long they take, the others do not wait for them."""
 FIRST_RETRY_MS: Final = 100
@@ -110,6 +114,7 @@ class Writer:
         self._doubtful: Queue = asyncio.PriorityQueue()
         self._order = itertools.count()
         self._term = 0
+        self._hanging: set[asyncio.Task[None]] = set()
         self._under_way = 0
         self._at_rest = asyncio.Event()
         self._at_rest.set()
@@ -139,9 +144,9 @@ class Writer:
         """For ever; whatever it has begun ends with it."""
         async with self._group as group:
             for _ in range(WORKERS):
-                group.create_task(self._labour(self._work))
+                group.create_task(self._labour(self._work, self._patiently))
             for _ in range(DOUBTFUL_WORKERS):
-                group.create_task(self._labour(self._doubtful))
+                group.create_task(self._labour(self._doubtful, self._worked))
 
     async def drop_all(self) -> None:
         """Forget what is still to be done, and wait for what is being done: whoever leads then decides anew."""
@@ -151,11 +156,23 @@ class Writer:
                 queue.get_nowait()
         await self._at_rest.wait()
 
-    async def _labour(self, queue: Queue) -> None:
+    async def _labour(self, queue: Queue, do: Callable[[Work], Awaitable[None]]) -> None:
         while True:
             _, _, term, work = await queue.get()
             _TERM.set(term)
-            await self._worked(work)
+            await do(work)
+
+    async def _patiently(self, work: Work) -> None:
+        """Until it is done, or hangs and may do so without a worker."""
+        task = self._group.create_task(self._worked(work))
+        await asyncio.wait((task,), timeout=PATIENCE_MS / 1000)
+        if task.done():
+            return
+        if len(self._hanging) >= MOST_HANGING:
+            await asyncio.wait((task,))
+            return
+        self._hanging.add(task)
+        task.add_done_callback(self._hanging.discard)
 
     async def _worked(self, work: Work) -> None:
         try:
