@@ -156,10 +156,15 @@ def judged(samples: list[Sample]) -> Iterator[Row]:
 
 def rate_ratios(samples: Iterable[Sample]) -> list[float]:
     """Round by round: a shared machine is twice as fast in one minute as in the next."""
-    rates = {(one.round, one.contestant): one.value for one in samples if one.part is Part.PODS}
+    rates: dict[tuple[int, str], list[float]] = {}
+    for one in samples:
+        if one.part is Part.PODS:
+            rates.setdefault((one.round, one.contestant), []).append(one.value)
     rounds = sorted({number for number, _ in rates})
     pairs = [(rates.get((number, OURS)), rates.get((number, KUBE))) for number in rounds]
-    return [mine / theirs for mine, theirs in pairs if mine and theirs]
+    # All pods of a round over all of its time.
+    mean = statistics.harmonic_mean
+    return [mean(mine) / mean(theirs) for mine, theirs in pairs if mine and theirs]
 
 
 TITLES: Final = {

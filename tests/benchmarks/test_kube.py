@@ -38,7 +38,7 @@ from benchmarks.kube.objects import (
     pod_group,
     queues,
 )
-from benchmarks.kube.run import main
+from benchmarks.kube.run import main, with_mirror
 from benchmarks.kube.wire import Answer
 from gpuyard.testbed.record import Extras
 from tests.kube import running_testbed
@@ -177,6 +177,20 @@ def test_rates_are_compared_round_by_round_and_the_median_is_judged() -> None:
     ]
     (rate,) = judged(samples)
     assert (rate.measured, rate.limit, rate.missed) == (140 / 160, 0.9, True)
+
+
+def test_of_several_rates_of_a_round_all_pods_over_all_time_counts() -> None:
+    samples = [a_sample(Part.PODS, name, rate) for name, rate in ((KUBE, 100), (OURS, 120), (OURS, 60), (KUBE, 100))]
+    (rate,) = judged(samples)
+    assert rate.measured == pytest.approx(0.8)
+
+
+def test_those_who_are_compared_fill_the_cluster_once_more_the_other_way_round() -> None:
+    forth = [(one.name, len(parts)) for one, parts in with_mirror(CONTESTANTS)]
+    assert forth == [(KUBE, 3), (OURS, 3), (OURS, 1), (KUBE, 1), (KAI, 3)]
+    back = [(one.name, len(parts)) for one, parts in with_mirror(CONTESTANTS[::-1])]
+    assert back == [(KAI, 3), (OURS, 3), (KUBE, 3), (KUBE, 1), (OURS, 1)]
+    assert [one.name for one, _ in with_mirror(CONTESTANTS[1:])] == [OURS, KAI]
 
 
 def test_a_limit_in_seconds_is_judged_by_the_calibrated_median() -> None:
