@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from gpuyard.agent.supervisor.task import execute
 from gpuyard.wire.agents import Ending, Phase, Stop
 from tests.agent.certificates import Authority
 from tests.agent.machines import (
@@ -64,6 +66,24 @@ def test_a_signal_is_an_exit_code_above_128(machine: Machine, manager: Manager) 
     task = a_script("kill -SEGV $$")
     manager.want(task)
     assert manager.wait_for(task.id, Phase.ENDED).exit_code == 128 + 11
+
+
+def test_a_folder_of_path_that_may_not_be_looked_into_hides_no_other_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seen by a user whose PATH names a folder of root's."""
+
+    def forbidden(path: str, *_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(os, "execve", forbidden)
+    with pytest.raises(FileNotFoundError, match="no such program"):
+        execute(["missing"], {"PATH": str(tmp_path)})
+    (tmp_path / "there").touch()
+    with pytest.raises(PermissionError):
+        execute(["there"], {"PATH": str(tmp_path)})
+    with pytest.raises(PermissionError):
+        execute(["/closed/missing"], {})
 
 
 @pytest.mark.parametrize(

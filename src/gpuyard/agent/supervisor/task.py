@@ -427,7 +427,9 @@ def execute(command: list[str], env: dict[str, str]) -> None:
         except (FileNotFoundError, NotADirectoryError):
             continue
         except OSError as error:
-            failure = error
+            # A folder of PATH that may not be looked into says nothing of the program.
+            if "/" in program or os.path.lexists(path):
+                failure = error
     raise failure
 
 
