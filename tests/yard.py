@@ -116,7 +116,9 @@ class Yard:
             with suppress(OSError):
                 told = (entry / "environ").read_bytes().split(b"\0")
                 words = (entry / "cmdline").read_bytes()
-                if marks[0] in told or marks[1] in words:
+                # What a task runs may know nothing of us but the directory it was begun in.
+                inside = str((entry / "cwd").readlink()).startswith(f"{self.home}/")
+                if marks[0] in told or marks[1] in words or inside:
                     found.append(int(entry.name))
         return found
 
