@@ -32,10 +32,13 @@ class Training:
         }
         self.cluster.add_pod(name, 1, owner=owner, labels=labels)
 
+    def add_workers(self, word: str) -> None:
+        for index in range(2):
+            self.add(f"{word}{index}", "workers", index)
+
     def begin(self) -> None:
         self.add("d", "driver")
-        for index in range(2):
-            self.add(f"w{index}", "workers", index)
+        self.add_workers("w")
         assert len(self.cluster.settle()) == 3
 
     def evict(self, *names: str, phase: str = "Succeeded") -> None:
@@ -63,8 +66,7 @@ def test_workers_do_not_wait_for_a_driver_that_was_told_to_go_and_is_done(traini
     """Seen with the real operator: the evicted driver ended with 0, so its Job is complete and makes no other."""
     training.begin()
     training.evict("d", "w0", "w1")
-    training.add("v0", "workers", 0)
-    training.add("v1", "workers", 1)
+    training.add_workers("v")
     assert training.cluster.settle() == []
     training.cluster.succeed("driver", 1)
     assert len(training.cluster.settle()) == 2
@@ -82,8 +84,7 @@ def test_nor_for_one_that_ended_by_itself_whether_its_pod_is_kept_or_not(trainin
     training.evict("v0", "v1", phase="Failed")
     training.cluster.delete("d")
     training.cluster.settle()
-    training.add("u0", "workers", 0)
-    training.add("u1", "workers", 1)
+    training.add_workers("u")
     assert len(training.cluster.settle()) == 2
 
 
@@ -124,8 +125,7 @@ def test_a_set_that_begins_anew_starts_as_a_whole_again(training: Training) -> N
     training.cluster.remove_owner("driver")
     training.cluster.settle()
     training.cluster.put_owner("Job", "driver", {**old["metadata"], "uid": "another"}, old["spec"])
-    training.add("v0", "workers", 0)
-    training.add("v1", "workers", 1)
+    training.add_workers("v")
     assert training.cluster.settle() == []
     training.add("e", "driver")
     assert len(training.cluster.settle()) == 3

@@ -207,18 +207,24 @@ def test_an_answer_that_makes_no_sense_ends_nothing() -> None:
     assert bind(server).words == ["bound p n1"]
 
 
-@pytest.mark.parametrize("failures", [0, 1])
-def test_binds_that_fail_or_failed_before_keep_nobody_waiting(monkeypatch: pytest.MonkeyPatch, failures: int) -> None:
+def dooming(monkeypatch: pytest.MonkeyPatch, names: list[str], answer: Answer) -> PodServer:
+    """A server that answers every bind of these pods so; one other pod is fine."""
     server = PodServer()
-    names = [f"doomed-{number}" for number in range(100)]
     for name in (*names, "fine"):
         server.add(name)
     genuine = server.next
 
     def next_answer(asked: Asked) -> Answer:
-        return refused(500) if "doomed" in asked.path and "binding" in asked.path else genuine(asked)
+        return answer if "doomed" in asked.path and "binding" in asked.path else genuine(asked)
 
     monkeypatch.setattr(server, "next", next_answer)
+    return server
+
+
+@pytest.mark.parametrize("failures", [0, 1])
+def test_binds_that_fail_or_failed_before_keep_nobody_waiting(monkeypatch: pytest.MonkeyPatch, failures: int) -> None:
+    names = [f"doomed-{number}" for number in range(100)]
+    server = dooming(monkeypatch, names, refused(500))
 
     async def do(desk: Desk) -> None:
         desk.writer.put(Errand(deeds=tuple(a_bind(name, failures=failures) for name in names)))
@@ -232,16 +238,8 @@ def test_binds_that_fail_or_failed_before_keep_nobody_waiting(monkeypatch: pytes
 def test_binds_that_hang_keep_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a webhook that does not answer: more of them than there are workers."""
     monkeypatch.setattr(module, "PATIENCE_MS", 20)
-    server = PodServer()
     names = [f"doomed-{number}" for number in range(3 * module.WORKERS)]
-    for name in (*names, "fine"):
-        server.add(name)
-    genuine = server.next
-
-    def next_answer(asked: Asked) -> Answer:
-        return Answer(201, HANG) if "doomed" in asked.path else genuine(asked)
-
-    monkeypatch.setattr(server, "next", next_answer)
+    server = dooming(monkeypatch, names, Answer(201, HANG))
 
     async def do(desk: Desk) -> None:
         desk.writer.put(Errand(deeds=tuple(map(a_bind, names))))

@@ -81,12 +81,11 @@ def stateful_set(asking: Asking) -> Gang:
 
 def job(asking: Asking) -> Gang:
     """One pod is enough, unless the Job says how many; never more than it still has to make."""
-    spec, status = asking.owner.spec, asking.owner.status
+    spec = asking.owner.spec
     at_once = job_parallelism(spec)
-    completions = count_at(spec, "completions")
-    left = None if completions is None else max(1, completions - _or(count_at(status, "succeeded"), 0))
+    left = at_once if count_at(spec, "completions") is None else max(1, pods_left(asking.owner))
     minimum, notes = _annotated(asking.owner, BATCH_MIN_MEMBER, max(1, at_once))
-    wanted = at_once if left is None else min(at_once, left)
+    wanted = min(at_once, left)
     index = completion_index(asking.pod)
     return Gang(asking.plain(max(1, min(minimum, wanted))), wanted=wanted, index=index, waves=True, notes=notes)
 
@@ -96,6 +95,15 @@ def job_parallelism(spec: object) -> int:
     completions = count_at(spec, "completions")
     at_once = _or(count_at(spec, "parallelism"), 1)
     return at_once if completions is None else min(at_once, completions)
+
+
+def pods_left(job: Owner) -> int:
+    """How many pods a Job has still to see done: for what is done it makes no others."""
+    succeeded = _or(count_at(job.status, "succeeded"), 0)
+    completions = count_at(job.spec, "completions")
+    if text_at(job.status, "completionTime") or (completions is None and succeeded):
+        return 0
+    return MAX_TASKS_PER_JOB if completions is None else max(0, completions - succeeded)
 
 
 def completion_index(pod: Pod) -> str:
@@ -144,15 +152,6 @@ def job_of_set(job: Owner) -> str:
     labels = job.metadata.labels or {}
     name, at = labels.get(REPLICATED_JOB), labels.get(JOB_INDEX)
     return f"{name}/{at}" if name and at else ""
-
-
-def pods_left(job: Owner) -> int:
-    """How many pods a Job has still to see done: for what is done it makes no others."""
-    succeeded = _or(count_at(job.status, "succeeded"), 0)
-    completions = count_at(job.spec, "completions")
-    if text_at(job.status, "completionTime") or (completions is None and succeeded):
-        return 0
-    return MAX_TASKS_PER_JOB if completions is None else max(0, completions - succeeded)
 
 
 @lru_cache(maxsize=64)
