@@ -19,7 +19,7 @@ import grpc.aio
 import msgspec
 
 import gpuyard
-from gpuyard.agent import cgroups, logs, stream
+from gpuyard.agent import cgroups, logs, process_view, stream
 from gpuyard.agent.attempts import Holding
 from gpuyard.agent.core import Core, Identity
 from gpuyard.agent.gpus import Yard
@@ -93,7 +93,8 @@ class Daemon:
         self._way = LastWay(self.manager)
         self._secrets = stream.credentials(home.root)
         self._cgroups = cgroups.find(incarnation(home), settings.cgroup, own_cpu_milli())
-        self.runtime = ProcessRuntime(home, yard, settings.kept_apart(), self._cgroups)
+        self._view = process_view.find(home, settings.kept_apart())
+        self.runtime = ProcessRuntime(home, yard, settings.kept_apart(), self._cgroups, self._view.view)
         identity = Identity(self.node, incarnation(home), boot_id(), gpuyard.__version__)
         self.core = Core(identity, self.runtime, self._facts())
         self._news = asyncio.Event()
@@ -213,6 +214,8 @@ class Daemon:
             cores_kept=self._cgroups.cores,
             memory_kept=self._cgroups.memory,
             limits_note=self._cgroups.note,
+            process_view=self._view.view,
+            process_note=self._view.note,
         )
 
     def _trouble(self) -> tuple[str, ...]:
