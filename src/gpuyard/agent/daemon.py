@@ -66,6 +66,8 @@ NEWS_MS: Final = 1_000
 """Within which we hear of an attempt that somebody asks about already."""
 MAX_LOG_READS: Final = 64
 MAX_KNOCKS: Final = 4096
+HIDDEN_NAME: Final = "task"
+"""What fake GPUs call every process where users must not learn of each other's command lines."""
 LOW_DISK_MIB: Final = (64, 512)
 FAILED: Final = 2
 ENDING_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
@@ -412,7 +414,8 @@ def find_gpus(settings: Settings, home: Home) -> tuple[Yard, FakeGpus | None]:
         return Yard(NoNvml(), {}), None
     from gpuyard.agent.fakes import FakeGpus, Kind  # Only now: a machine with real ones does without.
 
-    fakes = FakeGpus(home.fake, Kind(count, settings.fake_product))
+    task_name = HIDDEN_NAME if settings.kept_apart() is Isolation.USERS else ""
+    fakes = FakeGpus(home.fake, Kind(count, settings.fake_product), task_name)
     variables = fakes.up(say)
     return Yard(ListeningNvml(), variables), fakes
 
