@@ -4,6 +4,9 @@ It imports nothing of gpuyard: it runs as the job of a user who knows the machin
 word is given backwards, so that it does not find itself.
 """
 
+# ruff: noqa: PTH
+# It works on names that the kernel makes, byte by byte.
+
 from __future__ import annotations
 
 import os
@@ -99,7 +102,12 @@ def sockets() -> None:
 
 def tools() -> None:
     """What programs of the machine tell about others."""
-    asked = "nvidia-smi", "nvidia-smi -q", "nvidia-smi --query-compute-apps=pid,name --format=csv", "nvidia-smi pmon -c 1"
+    asked = (
+        "nvidia-smi",
+        "nvidia-smi -q",
+        "nvidia-smi --query-compute-apps=pid,name --format=csv",
+        "nvidia-smi pmon -c 1",
+    )
     for command in (*asked, "ps auxeww", "ipcs -a", "ls -la /proc/1/", "systemctl status", "loginctl"):
         with suppress(OSError, subprocess.TimeoutExpired):
             done = subprocess.run(command.split(), capture_output=True, timeout=10, check=False)

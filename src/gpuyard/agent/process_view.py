@@ -1,7 +1,7 @@
 """Whether tasks see only their own processes on this node, or why they see all of them.
 
-Place in the flow: daemon ─find─▶ **process_view** ─isolated─▶ process_runtime ─spec─▶ supervisor/view. It is tried once,
-in a process of its own, so that a node which refuses it is known before a job runs there.
+Place in the flow: daemon ─find─▶ **process_view** ─isolated─▶ process_runtime ─spec─▶ supervisor/view. It is tried
+once, in a process of its own, so that a node which refuses it is known before a job runs there.
 Invariant: where it was found to work, a task that cannot have it is not started; it never shares the view instead.
 """
 

@@ -169,7 +169,9 @@ def _cluster(session: Session) -> Iterator[Finding]:
     yield Finding(OK, "database", told.database)
     if told.isolation == "none":
         what = "jobs of all teams run as one user and can reach each other's files and processes"
-        yield Finding(WARN, "isolation", what, "run the agents as root, so that each user's jobs run as a user of their own")
+        yield Finding(
+            WARN, "isolation", what, "run the agents as root, so that each user's jobs run as a user of their own"
+        )
     else:
         yield Finding(OK, "isolation", told.isolation)
     if told.last_cycle_ms > SLOW_CYCLE_MS:

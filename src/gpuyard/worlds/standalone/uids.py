@@ -1,7 +1,7 @@
 """The user numbers that jobs run under on the nodes: one for each submitting user, and none given twice.
 
-Place in the flow: submitting ─▶ **uids** ─uid─▶ JobRecord ─desired─▶ RunAs ─▶ agent. Pure. A job keeps the number it was
-submitted with, so its tasks have the same one on every node and after every restart.
+Place in the flow: submitting ─▶ **uids** ─uid─▶ JobRecord ─desired─▶ RunAs ─▶ agent. Pure. A job keeps the number it
+was submitted with, so its tasks have the same one on every node and after every restart.
 Invariant: a number belongs to one user for good. A user who is removed and made again under the same name gets another.
 """
 
@@ -30,7 +30,7 @@ MAX_UIDS: Final = 1_000_000
 UIDS_APART: Final = 1_000
 """After a restore numbers go on so much higher: more users than first submitted since the backup."""
 TEAM_UIDS: Final = 610_000
-"""Before users had numbers of their own, a team's jobs ran as this plus the team's number. Jobs that began so stay so."""
+"""Before users had numbers, a team's jobs ran as this plus the team's number. Jobs that began so stay so."""
 
 
 class UidRange(msgspec.Struct, frozen=True, gc=False):
@@ -90,7 +90,7 @@ def check_range(state: State, wanted: UidRange) -> None:
             continue  # The same numbers, more or fewer of them.
         if known.next > known.first and known.overlaps(wanted.first, wanted.last):
             what = f"the user numbers {wanted} overlap {known}, of which {known.next - known.first} are given to users"
-            fix = f"choose other numbers with --job-uids, or keep the first: {known.first}-LAST, LAST at least {known.next}"
+            fix = f"choose numbers beside these with --job-uids, or begin at {known.first} and end at {known.next - 1} or later"
             raise ServiceError(what, fix=fix)
 
 
