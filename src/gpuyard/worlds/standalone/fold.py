@@ -72,7 +72,7 @@ from gpuyard.worlds.standalone.records import (
     per_leaf,
 )
 from gpuyard.worlds.standalone.schedule_fold import enter_schedule
-from gpuyard.worlds.standalone.uids import chosen, skipped, with_given
+from gpuyard.worlds.standalone.uids import UIDS_APART, chosen, skipped, with_given
 
 HOUR_MS = 3_600_000
 KEPT_RECEIPTS_MS = 24 * HOUR_MS
@@ -145,10 +145,11 @@ def _enter_cluster(state: State, event: Event, at_ms: int) -> None:
             state.next_job = _next_multiple(state.next_job, JOBS_APART) + 1
             state.next_team = _next_multiple(state.next_team, TEAMS_APART) + 1
             state.uid_ranges = skipped(state.uid_ranges)
+            state.uids_skipped += UIDS_APART
         case LeaseSet(lease_ms):
             state.lease_ms = lease_ms
         case UidRangeSet(first, last):
-            state.uid_ranges = chosen(state.uid_ranges, first, last)
+            state.uid_ranges = chosen(state.uid_ranges, first, last, state.uids_skipped)
         case TeamsSet(queues, teams, summed):
             meter.run_on(state, at_ms)
             state.queues, state.teams, state.summed = queues, dict(teams), summed

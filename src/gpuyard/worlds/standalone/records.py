@@ -357,6 +357,8 @@ class State(msgspec.Struct):
     """User → the number its jobs run as."""
     uid_ranges: tuple[UidRange, ...] = (DEFAULT_UIDS,)
     """Where such numbers were taken from; the last is the one they are taken from now."""
+    uids_skipped: int = 0
+    """How many numbers of a new range are left out: restores may have lost who has them."""
 
 
 def schedule_id(team: str, name: str) -> str:

@@ -94,11 +94,11 @@ def check_range(state: State, wanted: UidRange) -> None:
             raise ServiceError(what, fix=fix)
 
 
-def chosen(ranges: tuple[UidRange, ...], first: int, last: int) -> tuple[UidRange, ...]:
+def chosen(ranges: tuple[UidRange, ...], first: int, last: int, skip: int) -> tuple[UidRange, ...]:
     """The ranges, with that one as the current one: the last. What was given of it stays given."""
     former = next((known for known in ranges if known.first == first), None)
     others = tuple(known for known in ranges if known.first != first and known.next > known.first)
-    return (*others, UidRange(first, last, former.next if former else first))
+    return (*others, UidRange(first, last, former.next if former else min(first + skip, last + 1)))
 
 
 def with_given(ranges: tuple[UidRange, ...], uid: int) -> tuple[UidRange, ...]:
