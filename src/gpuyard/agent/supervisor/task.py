@@ -15,7 +15,6 @@ import signal
 import sys
 import time
 
-from gpuyard.agent.supervisor import view
 from gpuyard.agent.supervisor.cell import cell_of
 from gpuyard.agent.supervisor.files import LOCK, ORDERS, STARTED, STATE, STOP, Spec, knock, read_record, write_file
 from gpuyard.agent.supervisor.lease import Lease, boot_ms, wall_ms
@@ -34,6 +33,7 @@ from gpuyard.agent.supervisor.processes import (
     proportional_bytes,
     set_oom_score,
 )
+from gpuyard.agent.supervisor.view import begin_namespace, enter_namespace
 
 TICK_MS = 1_000
 """How often the lease is looked at, and memory where it is bounded."""
@@ -110,7 +110,7 @@ class Supervisor:
             self.ending, self.message = NOT_STARTED, f"its cgroup: {error.filename}: {error.strerror}"
             return
         try:
-            self.init = view.begin() if self.spec.isolated else 0
+            self.init = begin_namespace() if self.spec.isolated else 0
         except OSError as error:
             self.ending, self.message = NOT_STARTED, f"a PID namespace of its own: {error.strerror}"
             return
@@ -399,7 +399,7 @@ class Supervisor:
         # While we are root, and before anything is charged to it.
         yield "its cgroup", self.cell.enter
         if spec.isolated:
-            yield "a view of its own processes", view.enter
+            yield "a view of its own processes", enter_namespace
         yield "a session of its own", os.setsid
         yield "its input and output", self._redirect
         yield "its limits", self._set_limits

@@ -37,7 +37,7 @@ if TYPE_CHECKING:  # They start too slowly for what they are needed for.
     from typing import NoReturn
 
 
-def begin() -> int:
+def begin_namespace() -> int:
     """Have whatever is forked from here on in a new PID namespace; the machine's number of its init."""
     _check(libc.unshare(CLONE_NEWPID))
     outside = os.getpid()
@@ -62,7 +62,7 @@ def _be_init(outside: int) -> NoReturn:
         os._exit(1)
 
 
-def enter() -> None:
+def enter_namespace() -> None:
     """See only the PID namespace we are in, for good. For a process that is still root, before its command is run."""
     points = proc_mounts(slurp(f"{PROC}/self/mountinfo"))
     _check(libc.unshare(CLONE_NEWNS))
@@ -93,7 +93,7 @@ def _plain(point: str) -> str:
 def probe() -> None:
     """Say on the output why a task cannot have this here; nothing where it can."""
     try:
-        init = begin()
+        init = begin_namespace()
         pid = os.fork()
     except OSError as error:
         print(f"a PID namespace: {error.strerror}", flush=True)
@@ -106,7 +106,7 @@ def probe() -> None:
 
 def _probe_inside() -> NoReturn:
     try:
-        enter()
+        enter_namespace()
         seen = sorted(int(name) for name in os.listdir(PROC) if name.isdigit())  # noqa: PTH208
         if seen != [1, os.getpid()]:
             print(f"/proc shows {len(seen)} processes in it", flush=True)

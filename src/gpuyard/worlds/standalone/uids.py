@@ -90,7 +90,8 @@ def check_range(state: State, wanted: UidRange) -> None:
             continue  # The same numbers, more or fewer of them.
         if known.next > known.first and known.overlaps(wanted.first, wanted.last):
             what = f"the user numbers {wanted} overlap {known}, of which {known.next - known.first} are given to users"
-            fix = f"choose numbers beside these with --job-uids, or begin at {known.first} and end at {known.next - 1} or later"
+            same = f"begin at {known.first} and end at {known.next - 1} or later"
+            fix = f"choose numbers beside these with --job-uids, or {same}"
             raise ServiceError(what, fix=fix)
 
 
