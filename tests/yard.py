@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,8 @@ class Yard:
         self.port, self.agents_port = free_ports(2)
         self.options = options
         self.listen = "127.0.0.1"
+        self.prefix: list[str] = []
+        """In front of the command that starts it, as to take rights away."""
         self.process: subprocess.Popen[bytes] | None = None
         self.environment = {
             **os.environ,
@@ -49,7 +51,7 @@ class Yard:
         found.unlink(missing_ok=True)
         self.home.mkdir(parents=True, exist_ok=True)
         listen = ["--listen", f"{self.listen}:{self.port}", "--agents-listen", f"{self.listen}:{self.agents_port}"]
-        command = [sys.executable, "-m", "gpuyard", "up", *listen, *self.options]
+        command = [*self.prefix, sys.executable, "-m", "gpuyard", "up", *listen, *self.options]
         with (self.home / "up.log").open("ab") as log:
             self.process = subprocess.Popen(
                 command, stdout=log, stderr=log, env=self.environment, start_new_session=True
@@ -159,8 +161,9 @@ def open_folder() -> Iterator[Path]:
 
 
 @contextmanager
-def running_yard(folder: Path, *options: str) -> Iterator[Yard]:
+def running_yard(folder: Path, *options: str, prefix: Sequence[str] = ()) -> Iterator[Yard]:
     yard = Yard(folder / "home", *options)
+    yard.prefix = list(prefix)
     try:
         yard.start()
         yield yard

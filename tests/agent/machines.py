@@ -69,6 +69,8 @@ class Machine:
         self.home = home
         self.manager = manager
         self.arguments: list[str] = []
+        self.prefix: list[str] = []
+        """In front of the agent's command, as to take rights away."""
         self._agent: subprocess.Popen[bytes] | None = None
         home.mkdir(parents=True, exist_ok=True)
         key = ec.generate_private_key(ec.SECP256R1())
@@ -84,7 +86,7 @@ class Machine:
         command = [sys.executable, "-m", "gpuyard.agent", "--home", str(self.home), "--manager", address]
         with (self.home / "agent.log").open("ab") as log:
             self._agent = subprocess.Popen(
-                [*command, "--node", "node-a", *self.arguments],
+                [*self.prefix, *command, "--node", "node-a", *self.arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

@@ -19,7 +19,7 @@ import grpc.aio
 import msgspec
 
 import gpuyard
-from gpuyard.agent import cgroups, logs, stream
+from gpuyard.agent import cgroups, logs, process_view, stream
 from gpuyard.agent.attempts import Holding
 from gpuyard.agent.core import Core, Identity
 from gpuyard.agent.gpus import Yard
@@ -66,6 +66,8 @@ NEWS_MS: Final = 1_000
 """Within which we hear of an attempt that somebody asks about already."""
 MAX_LOG_READS: Final = 64
 MAX_KNOCKS: Final = 4096
+HIDDEN_NAME: Final = "task"
+"""What fake GPUs call every process where users must not learn of each other's command lines."""
 LOW_DISK_MIB: Final = (64, 512)
 FAILED: Final = 2
 ENDING_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
@@ -93,7 +95,8 @@ class Daemon:
         self._way = LastWay(self.manager)
         self._secrets = stream.credentials(home.root)
         self._cgroups = cgroups.find(incarnation(home), settings.cgroup, own_cpu_milli())
-        self.runtime = ProcessRuntime(home, yard, settings.kept_apart(), self._cgroups)
+        self._view = process_view.find(home, settings.kept_apart())
+        self.runtime = ProcessRuntime(home, yard, settings.kept_apart(), self._cgroups, self._view.view)
         identity = Identity(self.node, incarnation(home), boot_id(), gpuyard.__version__)
         self.core = Core(identity, self.runtime, self._facts())
         self._news = asyncio.Event()
@@ -213,6 +216,8 @@ class Daemon:
             cores_kept=self._cgroups.cores,
             memory_kept=self._cgroups.memory,
             limits_note=self._cgroups.note,
+            process_view=self._view.view,
+            process_note=self._view.note,
         )
 
     def _trouble(self) -> tuple[str, ...]:
@@ -409,7 +414,8 @@ def find_gpus(settings: Settings, home: Home) -> tuple[Yard, FakeGpus | None]:
         return Yard(NoNvml(), {}), None
     from gpuyard.agent.fakes import FakeGpus, Kind  # Only now: a machine with real ones does without.
 
-    fakes = FakeGpus(home.fake, Kind(count, settings.fake_product))
+    task_name = HIDDEN_NAME if settings.kept_apart() is Isolation.USERS else ""
+    fakes = FakeGpus(home.fake, Kind(count, settings.fake_product), task_name)
     variables = fakes.up(say)
     return Yard(ListeningNvml(), variables), fakes
 

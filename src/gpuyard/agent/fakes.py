@@ -46,9 +46,11 @@ class Kind(msgspec.Struct, frozen=True):
 class FakeGpus:
     """A model of GPUs in a folder of the agent's home."""
 
-    def __init__(self, home: Path, kind: Kind) -> None:
+    def __init__(self, home: Path, kind: Kind, task_name: str = "") -> None:
+        """`task_name`: what every task's process is called, because all users read it; empty: as it calls itself."""
         self._home = home
         self._kind = kind
+        self._task_name = task_name
         self._process: ProcessIdentity | None = None
 
     def up(self, tell: Tell) -> dict[str, str]:
@@ -115,6 +117,7 @@ class FakeGpus:
                 str(holding.id),
                 profile=_profile(share, holding.fake_profile),
                 pid=holding.pid,
+                name=self._task_name,
                 memory_bytes=share.memory_mib * MIB * TAKEN_PERCENT // 100 if share.gpu_milli < MILLI else None,
             )
             try:

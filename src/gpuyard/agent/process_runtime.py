@@ -33,7 +33,7 @@ from gpuyard.errors import AgentError
 from gpuyard.model.jobs import DeviceShare
 from gpuyard.platform.chance import token
 from gpuyard.platform.clock import boot_ms, wall_ms
-from gpuyard.wire.agents import Assignment, AttemptId, AttemptReport, Ending, Isolation, Phase, Stop
+from gpuyard.wire.agents import Assignment, AttemptId, AttemptReport, Ending, Isolation, Phase, ProcessView, Stop
 
 LOG_PIECE_BYTES: Final = 16 << 20
 LOG_PIECES: Final = 8
@@ -43,6 +43,9 @@ MAX_PROCESSES: Final = 32_768
 """Of one user; only where jobs have users of their own."""
 MAX_COMMAND_BYTES: Final = 1 << 20
 MARK_BYTES: Final = 16
+UMASK: Final = 0o022
+PRIVATE_UMASK: Final = 0o077
+"""Of a user that is only a number: what its jobs make anywhere, as in /tmp, is for itself alone."""
 PARCEL_FILE: Final = "parcel"
 
 KEPT_MS: Final = 7 * 24 * 3_600_000
@@ -72,10 +75,18 @@ class Measured(msgspec.Struct, frozen=True):
 class ProcessRuntime:
     """All attempts of this machine."""
 
-    def __init__(self, home: Home, devices: Devices, isolation: Isolation, cgroups: Cgroups) -> None:
+    def __init__(
+        self,
+        home: Home,
+        devices: Devices,
+        isolation: Isolation,
+        cgroups: Cgroups,
+        view: ProcessView = ProcessView.SHARED,
+    ) -> None:
         self._home = home
         self._devices = devices
         self._isolation = isolation
+        self._view = view
         self._cgroups = cgroups
         self._nursery = Nursery(home)
         self.parcels = Parcels(home.parcels)
@@ -263,7 +274,7 @@ class ProcessRuntime:
         made = environment.variables(assignment.env, given, os.environ)
         if assignment.parcel:
             parcel = notice.with_name(PARCEL_FILE)
-            self.parcels.put(assignment.parcel, parcel, who.gid if self._isolation is Isolation.USERS else -1)
+            self.parcels.put(assignment.parcel, parcel, who.own_group)
             made[environment.PARCEL] = str(parcel)
         single: dict[str, str | int] = {
             **_id_fields(assignment.id),
@@ -271,6 +282,9 @@ class ProcessRuntime:
             "lease": str(self._home.lease),
             "wake": str(self._home.wake),
             "notice": str(notice),
+            "notice_group": who.own_group,
+            "isolated": int(self._view is ProcessView.ISOLATED),
+            "umask": UMASK if who.folder or self._isolation is Isolation.NONE else PRIVATE_UMASK,
             "checkpoint_file": made[environment.CHECKPOINT_FILE],
             "fake_profile": made.get(environment.FAKE_PROFILE, ""),
             "workdir": assignment.workdir or str(private),
@@ -326,7 +340,7 @@ class ProcessRuntime:
         folder = self._home.notices / folder_name(id)
         folder.mkdir(mode=0o700, exist_ok=True)
         if self._isolation is Isolation.USERS:
-            os.chown(folder, -1, who.gid)
+            os.chown(folder, -1, who.own_group)
             folder.chmod(0o750)
         return folder
 

@@ -169,7 +169,9 @@ def _cluster(session: Session) -> Iterator[Finding]:
     yield Finding(OK, "database", told.database)
     if told.isolation == "none":
         what = "jobs of all teams run as one user and can reach each other's files and processes"
-        yield Finding(WARN, "isolation", what, "run the agents as root, so that each team has a user of its own")
+        yield Finding(
+            WARN, "isolation", what, "run the agents as root, so that each user's jobs run as a user of their own"
+        )
     else:
         yield Finding(OK, "isolation", told.isolation)
     if told.last_cycle_ms > SLOW_CYCLE_MS:
@@ -204,6 +206,7 @@ def _nodes(session: Session) -> Iterator[Finding]:
         for trouble in node.trouble[:MAX_NAMED]:
             yield Finding(WARN, "nodes", f"{node.name}: {trouble}", f"see: gpuyard node describe {node.name}")
     yield from _limits(nodes)
+    yield from _processes(nodes)
     versions = {node.version for node in nodes if node.version}
     if len(versions) > 1:
         yield Finding(WARN, "nodes", f"agents of versions {', '.join(sorted(versions))}", "bring them to one version")
@@ -234,6 +237,18 @@ def _limits(nodes: list[NodeObject]) -> Iterator[Finding]:
             yield Finding(WARN, "limits", f"{what} on {len(found)} of {len(heard)}: {names}", fix)
     if heard and not loose and not polled:
         yield Finding(OK, "limits", "cores and memory of tasks are enforced everywhere")
+
+
+def _processes(nodes: list[NodeObject]) -> Iterator[Finding]:
+    """A command line is no place for a secret where other users' jobs read it."""
+    heard = [node for node in nodes if node.state != "new"]
+    shared = [node for node in heard if node.process_view != "isolated"]
+    if shared:
+        names = ", ".join(node.name for node in shared[:MAX_NAMED])
+        what = f"tasks see the command lines of other users' jobs on {len(shared)} of {len(heard)}: {names}"
+        yield Finding(WARN, "processes", what, f"{shared[0].name}: {shared[0].process_note}")
+    elif heard:
+        yield Finding(OK, "processes", "a task sees its own processes only, everywhere")
 
 
 def _disk() -> Iterator[Finding]:

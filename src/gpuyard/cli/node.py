@@ -89,11 +89,21 @@ def _facts(found: NodeObject) -> Iterator[tuple[str, str]]:
     yield "Memory", size(found.memory_bytes)
     yield "Tasks", str(found.tasks)
     yield "Isolation", found.isolation
+    yield "Processes", _processes(found)
     yield "Limits", _limits(found)
     yield "Labels", ", ".join(f"{key}={value}" for key, value in found.labels.items())
     yield "Agent", " ".join(part for part in (found.version, found.address) if part)
     yield "Last seen", exact(found.last_seen_at)
     yield "Revision", str(found.revision)
+
+
+def _processes(found: NodeObject) -> str:
+    """Of a Kubernetes node the container runtime says it."""
+    if not found.process_view:
+        return ""
+    if found.process_view == "isolated":
+        return "a task sees its own processes only"
+    return f"tasks see the command lines of all processes of the node ({found.process_note})"
 
 
 def _limits(found: NodeObject) -> str:

@@ -54,6 +54,13 @@ _COMMON: tuple[Decorator, ...] = (
     click.option("--name", "names", multiple=True, metavar="NAME", help="A name others reach it by; may be repeated."),
     click.option("--insecure-http", is_flag=True, help="No TLS, although others can reach the address."),
     click.option("--accept-shared-user", is_flag=True, help="Not root: several teams may share one user."),
+    click.option(
+        "--job-uids",
+        metavar="FIRST-LAST",
+        envvar="GPUYARD_JOB_UIDS",
+        help="User numbers for jobs, one for each user who submits.  [default: as last time; at first "
+        "2100000000-2100999999]",
+    ),
     click.option("--lease", default="60s", show_default=True, help="How long jobs outlive the contact to the manager."),
 )
 
@@ -137,6 +144,7 @@ def down(home: Path | None, with_jobs: bool) -> None:
 def _settings(common: dict[str, Any], **more: Any) -> Settings:  # noqa: ANN401
     from gpuyard.platform.home import gpuyard_home
     from gpuyard.service.settings import Settings, next_port, read_address, read_lease
+    from gpuyard.worlds.standalone.uids import read_uid_range
 
     listen = read_address(common["listen"])
     agents = common["agents_listen"]
@@ -149,6 +157,7 @@ def _settings(common: dict[str, Any], **more: Any) -> Settings:  # noqa: ANN401
         insecure=common["insecure_http"],
         accept_shared_user=common["accept_shared_user"],
         lease_ms=read_lease(common["lease"]),
+        uids=read_uid_range(common["job_uids"], "--job-uids") if common["job_uids"] else None,
         **more,
     )
 

@@ -62,7 +62,11 @@ def ls(session: Session, look: Look) -> None:
 @user.command("set")
 @click.argument("name", metavar="USER")
 @click.option("--grant", "grants", type=GrantType(), multiple=True, help="A role: admin, operator, lead@vision, ...")
-@click.option("--unix-user", default="", help="The user of the machines their jobs run as.  [default: the team's]")
+@click.option(
+    "--unix-user",
+    default="",
+    help="The account on the nodes that their jobs run as.  [default: the team's; else a user number of their own]",
+)
 @click.option("--dry-run", is_flag=True, help="Only say what would be done.")
 @click.option("--if-revision", type=click.IntRange(0), help="Only if they have not changed since then.")
 @form_option

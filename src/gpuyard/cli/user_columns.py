@@ -18,6 +18,7 @@ USERS: Kind[UserObject] = Kind(
         Column("USER", lambda user, at: user.name),
         Column("ROLES", lambda user, at: ",".join(map(_grant, user.grants))),
         Column("UNIX-USER", lambda user, at: user.unix_user),
+        Column("UID", lambda user, at: str(user.uid or ""), wide=True),
     ),
     lambda user: user.name,
 )

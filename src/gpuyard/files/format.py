@@ -547,7 +547,12 @@ IdleLimit = Annotated[
     says("A job that holds GPUs unused for so long is warned, and after as long again may be reclaimed; 0s: never."),
 ]
 IdlePercent = Annotated[PercentNumber | None, says("Use of its GPUs below this counts as unused; 5 unless given.")]
-UnixUser = Annotated[Name | None, says("The user of the machines its jobs run as; one made for the team unless given.")]
+UnixUser = Annotated[
+    Name | None,
+    says(
+        "The account on the nodes that all its jobs run as; unless given, each member has a user number of their own."
+    ),
+]
 Members = Annotated[dict[Name, MemberRole] | None, says("Who is what in it.", {"ann": "lead", "bob": "member"})]
 
 

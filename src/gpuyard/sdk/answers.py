@@ -41,6 +41,7 @@ _BY_REASON: Final[dict[str, type[ClientError]]] = {
     "TooManyFailures": errors.NotSignedInError,
     "QueueFull": errors.RejectedError,
     "TooMany": errors.RejectedError,
+    "UidsExhausted": errors.RejectedError,
     "SharedUser": errors.RejectedError,
     "NoAvailableBudget": errors.RejectedError,
     "NoArrangement": errors.RejectedError,

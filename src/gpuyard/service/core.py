@@ -18,7 +18,7 @@ from gpuyard.service.idle import IdleWatch
 from gpuyard.service.recurring import ScheduleWatch
 from gpuyard.wire.agents import DEFAULT_LEASE_MS, Desired, Hello, Report
 from gpuyard.worlds.standalone.decide import decide
-from gpuyard.worlds.standalone.events import DayClosed, Event, JobsForgotten, NodeSilent
+from gpuyard.worlds.standalone.events import DayClosed, Event, JobNumbered, JobsForgotten, NodeSilent, UidRangeSet
 from gpuyard.worlds.standalone.hub import Hub
 from gpuyard.worlds.standalone.intents import DeclareLost, Intent
 from gpuyard.worlds.standalone.journal import Journal
@@ -26,6 +26,7 @@ from gpuyard.worlds.standalone.meter import counted_up_to, day_of
 from gpuyard.worlds.standalone.records import KEPT_FINISHED_MS, MAX_FINISHED_KEPT
 from gpuyard.worlds.standalone.schedules import due_events
 from gpuyard.worlds.standalone.store.port import DailySum, Entry, StoredSnapshot
+from gpuyard.worlds.standalone.uids import UidRange, check_range, unnumbered
 from gpuyard.worlds.standalone.world import Standalone
 
 FORGET_AT_ONCE: Final = 1_000
@@ -56,8 +57,14 @@ class Core:
     """Everything the manager is, in one thread."""
 
     def __init__(
-        self, journal: Journal, clock: Clock, policy: Policy = DEFAULT, lease_ms: int = DEFAULT_LEASE_MS
+        self,
+        journal: Journal,
+        clock: Clock,
+        policy: Policy = DEFAULT,
+        lease_ms: int = DEFAULT_LEASE_MS,
+        uids: UidRange | None = None,
     ) -> None:
+        """`uids`: where users get the numbers of their jobs from; None: as before."""
         self.journal = journal
         self.state = journal.state
         self.clock = clock
@@ -67,7 +74,19 @@ class Core:
         self.idle = IdleWatch(journal.state)
         self.schedules = ScheduleWatch(journal.state)
         journal.listeners.append(self._tell_agents)
-        self.journal.record([*self.hub.opening(), *self._not_heard_yet()], clock.wall_ms())
+        self.journal.record([*self.hub.opening(), *self._uid_range(uids)], clock.wall_ms())
+        self.journal.record([*self._numbered(), *self._not_heard_yet()], clock.wall_ms())
+
+    def _uid_range(self, wanted: UidRange | None) -> list[Event]:
+        current = self.state.uid_ranges[-1]
+        if wanted is None or (wanted.first, wanted.last) == (current.first, current.last):
+            return []
+        check_range(self.state, wanted)
+        return [UidRangeSet(wanted.first, wanted.last)]
+
+    def _numbered(self) -> list[Event]:
+        """Jobs of a database from before users had numbers get theirs."""
+        return [JobNumbered(job, uid) for job, uid in unnumbered(self.state)]
 
     def _not_heard_yet(self) -> list[Event]:
         """Nothing is placed on a machine before its agent has come back: it may be another one by now."""

@@ -76,7 +76,8 @@ class Daemon:
         """Until a signal, or until the manager can go on no more (its error is raised)."""
         make_state_folder(self.settings.home)
         self._listen_to_signals()
-        manager = Manager(open_store(self.settings.store_address), lease_ms=self.settings.lease_ms)
+        store = open_store(self.settings.store_address)
+        manager = Manager(store, lease_ms=self.settings.lease_ms, uids=self.settings.uids)
         await manager.start()
         try:
             await self._serve(manager, ready)

@@ -49,6 +49,7 @@ from gpuyard.worlds.standalone.retention import oldest_kept
 from gpuyard.worlds.standalone.store.checks import not_next
 from gpuyard.worlds.standalone.store.port import DailySum, Entry, Store, StoredSnapshot
 from gpuyard.worlds.standalone.submitting import submitted_before
+from gpuyard.worlds.standalone.uids import UidRange
 
 TICK_MS: Final = 1_000
 REPLAN_MS: Final = 5_000
@@ -104,11 +105,13 @@ class Manager:
         policy: Policy = DEFAULT,
         lease_ms: int = DEFAULT_LEASE_MS,
         clock: Clock = Clock(wall_ms, monotonic_ms),  # noqa: B008 - a frozen value
+        uids: UidRange | None = None,
     ) -> None:
         self.store = store
         self.clock = clock
         self.policy = policy
         self.lease_ms = lease_ms
+        self._uids = uids
         self.stats = Stats()
         self.ready = False
         self.parcels: ParcelSource | None = None
@@ -150,7 +153,7 @@ class Manager:
         loop = asyncio.get_running_loop()
         await self._in(self._writing, self.store.open)
         journal = await self._in(self._writing, lambda: load(self.store))
-        self.core = Core(journal, self.clock, self.policy, self.lease_ms)
+        self.core = Core(journal, self.clock, self.policy, self.lease_ms, self._uids)
         self.questions = Questions(self.core.loop, self.state)
         journal.listeners.append(self._count)
         self.failed = loop.create_future()

@@ -73,6 +73,7 @@ class ProblemReason(enum.StrEnum):
     NODE_BUSY = "NodeBusy"
     TOO_MANY = "TooMany"
     QUEUE_FULL = "QueueFull"
+    UIDS_EXHAUSTED = "UidsExhausted"
     # The pool
     NO_AVAILABLE_BUDGET = "NoAvailableBudget"
     NO_ARRANGEMENT = "NoArrangement"
@@ -167,6 +168,7 @@ KINDS: Final[dict[ProblemReason, Kind]] = {
     _R.NODE_BUSY: Kind(409, "Something still runs there", "Drain the machine first."),
     _R.TOO_MANY: Kind(409, "There are too many already", "Take some away first."),
     _R.QUEUE_FULL: Kind(429, "Too many jobs wait", "Try later, or cancel some.", 30),
+    _R.UIDS_EXHAUSTED: Kind(409, "No user number is left", "Start with a wider range: --job-uids."),
     _R.NO_AVAILABLE_BUDGET: Kind(
         400, "The team is over its budget", "And there is nowhere free; `detail` has numbers."
     ),

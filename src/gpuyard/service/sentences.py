@@ -22,6 +22,7 @@ from gpuyard.worlds.standalone.events import (
     IdleNoticed,
     IdleReclaimable,
     IdleWarned,
+    JobNumbered,
     JobScaled,
     JobsForgotten,
     JobSubmitted,
@@ -57,6 +58,7 @@ from gpuyard.worlds.standalone.events import (
     TokenCreated,
     TokenRevoked,
     TokenUsed,
+    UidRangeSet,
     UserRemoved,
     UserSet,
 )
@@ -209,6 +211,8 @@ def _cluster(event: Event) -> str:
             return "it is accepted that the jobs of all teams run as one user of the machines"
         case Restored():
             return "a backup was put back; numbers of jobs and teams go on beyond all that may have been given since"
+        case UidRangeSet(first, last):
+            return f"jobs of users who submit for the first time run as user numbers from {first} to {last}"
         case LeaseSet(lease_ms):
             return f"machines have leases of at most {lease_ms / 1000:g} s"
         case TeamsSet(queues):
@@ -226,6 +230,8 @@ def _cluster(event: Event) -> str:
             return f"token {id} was used to join"
         case RequestKept():
             return "the answer to a request is remembered"
+        case JobNumbered(job, uid):
+            return f"job {job} runs as user number {uid}"
         case JobsForgotten(jobs):
             return f"{_count(len(jobs), 'job')} long over, are no longer listed"
         case DayClosed(day):

@@ -12,6 +12,7 @@ from gpuyard.errors import InputError, ServiceError
 from gpuyard.files.durations import duration_ms
 from gpuyard.platform.home import kept_database
 from gpuyard.wire.agents import DEFAULT_LEASE_MS
+from gpuyard.worlds.standalone.uids import UidRange
 
 DEFAULT_LISTEN: Final = "127.0.0.1:7400"
 AGENTS_PORT_STEP: Final = 1
@@ -72,6 +73,8 @@ class Settings(msgspec.Struct, frozen=True):
     product: str = ""
     accept_shared_user: bool = False
     lease_ms: int = DEFAULT_LEASE_MS
+    uids: UidRange | None = None
+    """Where users get the numbers from that their jobs run as; None: as before, and at first the usual ones."""
 
     @property
     def tls(self) -> bool:

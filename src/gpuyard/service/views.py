@@ -263,6 +263,8 @@ def node_object(state: State, node: NodeRecord, veil: Veil, heard_at_ms: int) ->
         memory_kept=facts.memory_kept,
         limits_note=facts.limits_note,
         revision=node.revision,
+        process_view=facts.process_view,
+        process_note=facts.process_note,
     )
 
 

@@ -73,7 +73,10 @@ class Ending(enum.StrEnum):
 
 
 class RunAs(msgspec.Struct, frozen=True, gc=False):
-    """The user a task runs as, where the agent is root: one of the machine by name, or a bare number."""
+    """The user a task runs as, where the agent is root: an account of the node by name, else a bare number.
+
+    The number is the submitting user's own either way: files that only their tasks may read belong to that group.
+    """
 
     name: str = ""
     uid: int = 0
@@ -146,7 +149,7 @@ class Isolation(enum.StrEnum):
     NONE = "none"
     """They all run as the agent's own user."""
     USERS = "users"
-    """A user per submitter or team."""
+    """A user per submitter."""
 
 
 class Keeping(enum.StrEnum):
@@ -158,6 +161,15 @@ class Keeping(enum.StrEnum):
     """The supervisor looks every second, and ends a task that is above it."""
     ENFORCED = "enforced"
     """By the kernel, at every moment."""
+
+
+class ProcessView(enum.StrEnum):
+    """Which processes of its machine a task sees."""
+
+    SHARED = "shared"
+    """All, with their command lines."""
+    ISOLATED = "isolated"
+    """Its own: it has a PID namespace with a fresh /proc."""
 
 
 class MachineFacts(msgspec.Struct, frozen=True, gc=False):
@@ -181,6 +193,9 @@ class MachineFacts(msgspec.Struct, frozen=True, gc=False):
     """Why the kernel does not keep both; empty where it does, and of agents that do not know."""
     manager_address: str = ""
     """Where it reaches the manager's machine, which knows itself only by loopback; empty of agents that do not say."""
+    process_view: ProcessView = ProcessView.SHARED
+    process_note: str = ""
+    """Why tasks see each other's processes, and what to do; empty where they do not."""
 
 
 class Hello(msgspec.Struct, frozen=True, tag="hello"):

@@ -276,6 +276,8 @@ class NodeObject(msgspec.Struct, frozen=True):
     """One machine. `state`: ready, silent, draining, drained, lost, new.
 
     `cores_kept` and `memory_kept` say how it keeps the bounds of tasks: booked, polled or enforced; `limits_note` why.
+    `process_view` says which processes a task sees there: isolated (its own only) or shared (all, with their command
+    lines); `process_note` why, and what to do.
     """
 
     name: str
@@ -297,6 +299,8 @@ class NodeObject(msgspec.Struct, frozen=True):
     memory_kept: str = "polled"
     limits_note: str = ""
     revision: int = 0
+    process_view: str = ""
+    process_note: str = ""
 
 
 class NodeChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -384,8 +388,10 @@ class UserObject(msgspec.Struct, frozen=True):
     name: str
     grants: tuple[Grant, ...]
     unix_user: str = ""
-    """The user of the machines its jobs run as; empty: the team's."""
+    """The account on the nodes that its jobs run as; empty: the team's, else its own number."""
     revision: int = 0
+    uid: int = 0
+    """The user number that its jobs run as where no account is given; 0: it has submitted nothing yet."""
 
 
 class UserChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -15,7 +15,7 @@ from gpuyard.wire.agents import (
     RunAs,
     encode,
 )
-from gpuyard.worlds.standalone.desired import TEAM_UIDS, assignments, run_as, variables
+from gpuyard.worlds.standalone.desired import assignments, run_as, variables
 from gpuyard.worlds.standalone.events import NodeSeen
 from gpuyard.worlds.standalone.intents import SetTeams, SetUser, Submission, Submit, TeamSettings
 from tests.worlds.standalone.yard import GRACE_MS, Yard, a_form, facts
@@ -102,14 +102,14 @@ def test_what_must_stop_is_told_why_and_how_long_it_has() -> None:
     assert "other" in stop.why
 
 
-def test_a_job_runs_as_its_owners_user_else_as_its_teams_else_as_a_number_of_the_team() -> None:
+def test_a_job_runs_as_its_owners_account_else_as_its_teams_else_as_its_owners_number() -> None:
     yard = Yard()
     job = yard.job(yard.submit())
-    assert run_as(yard.state, job) == RunAs(uid=TEAM_UIDS + 1)
+    assert run_as(yard.state, job) == RunAs(uid=job.uid)
     yard.do(SetTeams(yard.state.queues, {"vision": TeamSettings(unix_user="vision")}))
-    assert run_as(yard.state, job) == RunAs("vision")
+    assert run_as(yard.state, job) == RunAs("vision", job.uid)
     yard.do(SetUser("ann", (), "ann"))
-    assert run_as(yard.state, job) == RunAs("ann")
+    assert run_as(yard.state, job) == RunAs("ann", job.uid)
 
 
 def test_users_are_named_only_where_the_machine_keeps_them_apart() -> None:

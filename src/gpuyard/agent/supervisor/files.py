@@ -77,6 +77,10 @@ class Spec:
         self.lease = text("lease")
         self.wake = text("wake")
         self.notice = text("notice")
+        self.notice_group = number("notice_group")
+        self.isolated = bool(number("isolated"))
+        """The task sees its own processes only."""
+        self.umask = number("umask")
         self.command = record.get("arg", [])
         self.hook = record.get("hook", [])
         self.env = dict(entry.split("=", 1) for entry in record.get("env", []))

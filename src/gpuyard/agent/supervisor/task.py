@@ -33,6 +33,7 @@ from gpuyard.agent.supervisor.processes import (
     proportional_bytes,
     set_oom_score,
 )
+from gpuyard.agent.supervisor.view import begin_namespace, enter_namespace
 
 TICK_MS = 1_000
 """How often the lease is looked at, and memory where it is bounded."""
@@ -66,6 +67,8 @@ class Supervisor:
         self.poll = select.poll()
         self.endings: set[int] = set()
         """Handles that become readable when a process of ours ends."""
+        self.init = 0
+        """The first process of the task's PID namespace; 0: it has none."""
         self.pid = 0
         self.hook = 0
         self.status: int | None = None
@@ -105,6 +108,11 @@ class Supervisor:
             self.cell.make()
         except OSError as error:
             self.ending, self.message = NOT_STARTED, f"its cgroup: {error.filename}: {error.strerror}"
+            return
+        try:
+            self.init = begin_namespace() if self.spec.isolated else 0
+        except OSError as error:
+            self.ending, self.message = NOT_STARTED, f"a PID namespace of its own: {error.strerror}"
             return
         self.outcome, outcome_end = os.pipe()
         self.pid = self._fork(self.spec.command, outcome_end)
@@ -200,10 +208,15 @@ class Supervisor:
                 return
             if pid == 0:
                 return
-            if pid == self.pid:
-                self.status = status
-            elif pid == self.hook:
-                self._hook_ended(status)
+            self._reaped(pid, status)
+
+    def _reaped(self, pid: int, status: int) -> None:
+        if pid == self.pid:
+            self.status = status
+        elif pid == self.hook:
+            self._hook_ended(status)
+        elif pid == self.init:
+            self.init = 0  # And the kernel ends whatever else is in its namespace.
 
     def _hook_ended(self, status: int) -> None:
         self.hook = 0
@@ -212,7 +225,8 @@ class Supervisor:
 
     def _count_processes(self, now: int) -> None:
         self.next_scan_ms = now + (TICK_MS if self.spec.memory_bytes else SCAN_MS)
-        self._weigh(descendants(os.getpid(), all_processes()))
+        ours = descendants(os.getpid(), all_processes())
+        self._weigh([process for process in ours if process.pid != self.init])
         self._hear_of_oom()
 
     def _hear_of_oom(self) -> None:
@@ -291,7 +305,7 @@ class Supervisor:
         deadline_ms = wall_ms() + grace_ms
         deadline = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(deadline_ms // 1000))
         notice = {"reason": reason, "why": why, "deadline": deadline, "deadline_ms": deadline_ms, "grace_ms": grace_ms}
-        group = self.spec.gid if self.spec.as_user else -1
+        group = self.spec.notice_group if self.spec.as_user else -1
         try:
             write_file(self.spec.notice, json.dumps(notice).encode() + b"\n", mode=0o640, group=group)
         except OSError as error:
@@ -302,6 +316,7 @@ class Supervisor:
     def _finish(self) -> None:
         if self.phase != STOPPING and self.status is None and self.pid:
             self._say(STOPPING)
+        self._end_namespace()
         kill_everything(os.fsencode(self.spec.mark), self.cell, self._tidy)
         self._hear_of_oom()
         self.cell.remove()
@@ -310,6 +325,13 @@ class Supervisor:
         self.phase = ENDED
         self.ending = self.ending or EXITED
         self._save(ended_at_ms=wall_ms(), keep=True)
+
+    def _end_namespace(self) -> None:
+        """With its init everything in it ends; that in turn ends once we have reaped the command and its hook."""
+        if self.init:
+            os.kill(self.init, SIGKILL)
+        while self.init:
+            self._reaped(*os.waitpid(-1, 0))
 
     def _tidy(self) -> None:
         self._reap()
@@ -376,6 +398,8 @@ class Supervisor:
         spec = self.spec
         # While we are root, and before anything is charged to it.
         yield "its cgroup", self.cell.enter
+        if spec.isolated:
+            yield "a view of its own processes", enter_namespace
         yield "a session of its own", os.setsid
         yield "its input and output", self._redirect
         yield "its limits", self._set_limits
@@ -386,8 +410,8 @@ class Supervisor:
         yield "no new privileges", lambda: prctl(PR_SET_NO_NEW_PRIVS, 1)
         # After the change of user, which would undo it.
         yield "dying with its supervisor", lambda: prctl(PR_SET_PDEATHSIG, SIGKILL)
-        if os.getppid() != parent:
-            os._exit(127)
+        if not spec.isolated and os.getppid() != parent:
+            os._exit(127)  # In a namespace its init has ended, too, and us with it.
         yield f"working directory {spec.workdir}", lambda: os.chdir(spec.workdir)
 
     def _redirect(self) -> None:
@@ -397,7 +421,7 @@ class Supervisor:
         os.dup2(self._output_end, 2)
 
     def _set_limits(self) -> None:
-        os.umask(0o022)
+        os.umask(self.spec.umask)
         if os.geteuid() == 0:
             set_oom_score(0)
         for number in RESTORED_SIGNALS:

@@ -16,14 +16,14 @@ from gpuyard.service.views import token_object
 from gpuyard.wire.access import Permission, Scope
 from gpuyard.wire.rest import CreatedToken, Page, TokenObject, TokenRequest, UserChange, UserObject
 from gpuyard.worlds.standalone.intents import RemoveUser, RevokeToken, SetUser
-from gpuyard.worlds.standalone.records import TokenRecord, UserRecord
+from gpuyard.worlds.standalone.records import State, TokenRecord, UserRecord
 
 # --------------------------------------------------------------------------------------------------------------- users
 
 
 async def list_users(call: Call) -> Answer:
     users = sorted(call.state.users.values(), key=lambda user: user.name)
-    return Answer(Page(tuple(map(_user, users)), None, call.state.seq))
+    return Answer(Page(tuple(_user(call.state, user) for user in users), None, call.state.seq))
 
 
 async def set_user(call: Call) -> Answer:
@@ -36,7 +36,7 @@ async def set_user(call: Call) -> Answer:
     intent = SetUser(name, call.value.grants, call.value.unix_user, call.if_match)
     await call.manager.do(intent, call.caller)
     user = call.state.users[name]
-    return Answer(_user(user), revision=user.revision)
+    return Answer(_user(call.state, user), revision=user.revision)
 
 
 async def remove_user(call: Call) -> Answer:
@@ -48,8 +48,8 @@ async def remove_user(call: Call) -> Answer:
     return Answer()
 
 
-def _user(user: UserRecord) -> UserObject:
-    return UserObject(user.name, user.grants, user.unix_user, user.revision)
+def _user(state: State, user: UserRecord) -> UserObject:
+    return UserObject(user.name, user.grants, user.unix_user, user.revision, state.uids.get(user.name, 0))
 
 
 # -------------------------------------------------------------------------------------------------------------- tokens

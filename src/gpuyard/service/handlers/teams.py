@@ -145,7 +145,8 @@ async def _set_grants(call: Call, name: str, team: str, grants: tuple[Grant, ...
     kept = tuple(grant for grant in known.grants if grant.team != team)
     await call.manager.do(SetUser(name, (*kept, *grants), known.unix_user, call.if_match), call.caller)
     user = call.state.users[name]
-    shown = UserObject(user.name, shown_grants(call, user.grants), user.unix_user, user.revision)
+    uid = call.state.uids.get(name, 0)
+    shown = UserObject(user.name, shown_grants(call, user.grants), user.unix_user, user.revision, uid)
     return Answer(shown, revision=user.revision)
 
 

@@ -18,9 +18,6 @@ from gpuyard.worlds.standalone.records import JobRecord, NodeRecord, State, Task
 from gpuyard.worlds.standalone.slurm import slurm_variables
 from gpuyard.worlds.standalone.snapshot import SHADOW
 
-TEAM_UIDS: Final = 610_000
-"""The bare user number of a team's jobs is this plus the team's number: beyond those of people and services."""
-
 FIRST_PORT: Final = 29_500
 PORTS: Final = 2_000
 """Where tasks of a job meet: one port per job, the same again only after so many jobs."""
@@ -114,10 +111,10 @@ def _for_its_team(state: State, job: JobRecord, why: Reason) -> Reason:
 
 
 def run_as(state: State, job: JobRecord) -> RunAs:
-    """The submitter's own user of the machines, else the team's, else a bare number of the team's own."""
+    """The account an operator has given to the submitter, else to the team; else the submitter's own number."""
     user, team = state.users.get(job.user), state.teams.get(job.team)
     name = (user.unix_user if user else "") or (team.unix_user if team else "")
-    return RunAs(name) if name else RunAs(uid=TEAM_UIDS + (team.number if team else 0))
+    return RunAs(name, job.uid)
 
 
 def variables(state: State, job: JobRecord, index: int) -> dict[str, str]:

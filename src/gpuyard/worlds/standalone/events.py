@@ -42,6 +42,13 @@ class SharedUserAccepted(_Event, frozen=True, tag="shared-user-accepted"):
     """Several teams may share one user of the machines."""
 
 
+class UidRangeSet(_Event, frozen=True, tag="uid-range-set"):
+    """From here on users get their numbers from this range."""
+
+    first: int
+    last: int
+
+
 class Restored(_Event, frozen=True, tag="restored"):
     """A backup was put back: what happened after it is unknown here, and known to machines and people."""
 
@@ -280,6 +287,13 @@ class DayClosed(_Event, frozen=True, tag="day-closed"):
     day: str
 
 
+class JobNumbered(_Event, frozen=True, tag="job-numbered"):
+    """A job from before users had numbers gets the one it runs as."""
+
+    job: str
+    uid: int
+
+
 class JobsForgotten(_Event, frozen=True, tag="jobs-forgotten"):
     """Over for long: no longer listed."""
 
@@ -354,6 +368,7 @@ ScheduleEvent = (
 Event = (
     ClusterFounded
     | SharedUserAccepted
+    | UidRangeSet
     | Restored
     | LeaseSet
     | TeamsSet
@@ -388,6 +403,7 @@ Event = (
     | IdleWarned
     | IdleReclaimable
     | DayClosed
+    | JobNumbered
     | JobsForgotten
     | Noted
     | ScheduleEvent

@@ -23,6 +23,7 @@ from gpuyard.worlds.standalone.events import (
     IdleNoticed,
     IdleReclaimable,
     IdleWarned,
+    JobNumbered,
     JobScaled,
     JobsForgotten,
     JobSubmitted,
@@ -56,6 +57,7 @@ from gpuyard.worlds.standalone.events import (
     TokenCreated,
     TokenRevoked,
     TokenUsed,
+    UidRangeSet,
     UserRemoved,
     UserSet,
 )
@@ -70,6 +72,7 @@ from gpuyard.worlds.standalone.records import (
     per_leaf,
 )
 from gpuyard.worlds.standalone.schedule_fold import enter_schedule
+from gpuyard.worlds.standalone.uids import UIDS_APART, chosen, skipped, with_given
 
 HOUR_MS = 3_600_000
 KEPT_RECEIPTS_MS = 24 * HOUR_MS
@@ -99,6 +102,9 @@ def _enter(state: State, event: Event, at_ms: int) -> None:
             _put(state, replace(state.jobs[job], warned_idle=True))
         case IdleReclaimable(job):
             _put(state, replace(state.jobs[job], reclaimable=True))
+        case JobNumbered(job, uid):
+            _give_uid(state, state.jobs[job].user, uid)
+            _put(state, replace(state.jobs[job], uid=uid))
         case ArraySubmitted(array):
             state.arrays[array.id] = array
         case ArrayReleased(array_id, released):
@@ -138,8 +144,12 @@ def _enter_cluster(state: State, event: Event, at_ms: int) -> None:
             # and would take a new one for it; a new team would get the user of a lost one, and with it its files.
             state.next_job = _next_multiple(state.next_job, JOBS_APART) + 1
             state.next_team = _next_multiple(state.next_team, TEAMS_APART) + 1
+            state.uid_ranges = skipped(state.uid_ranges)
+            state.uids_skipped += UIDS_APART
         case LeaseSet(lease_ms):
             state.lease_ms = lease_ms
+        case UidRangeSet(first, last):
+            state.uid_ranges = chosen(state.uid_ranges, first, last, state.uids_skipped)
         case TeamsSet(queues, teams, summed):
             meter.run_on(state, at_ms)
             state.queues, state.teams, state.summed = queues, dict(teams), summed
@@ -149,6 +159,7 @@ def _enter_cluster(state: State, event: Event, at_ms: int) -> None:
             state.users[user.name] = replace(user, revision=state.seq)
         case UserRemoved(name):
             state.users.pop(name, None)
+            state.uids.pop(name, None)
             state.tokens = {id: token for id, token in state.tokens.items() if token.user != name}
         case TokenCreated(token):
             state.tokens[token.id] = token
@@ -265,7 +276,16 @@ def _submitted(state: State, job: JobRecord) -> None:
     state.next_job = max(state.next_job, number + 1)
     for id in dict.fromkeys((*job.after, *job.afterok)):
         state.dependents.setdefault(id, []).append(job.id)
+    if job.uid:
+        _give_uid(state, job.user, job.uid)
     _put(state, job)
+
+
+def _give_uid(state: State, user: str, uid: int) -> None:
+    """Unless it is that of a team, which is nobody's own."""
+    if any(known.holds(uid) for known in state.uid_ranges):
+        state.uids.setdefault(user, uid)
+        state.uid_ranges = with_given(state.uid_ranges, uid)
 
 
 _KEEP_PROMISES = frozenset({JobState.WAITING, JobState.STARTING, JobState.RUNNING, JobState.STOPPING})

@@ -21,6 +21,7 @@ from gpuyard.wire.access import Grant, Scope
 from gpuyard.wire.agents import Ending, Isolation, MachineFacts
 from gpuyard.worlds.standalone.intents import Submission
 from gpuyard.worlds.standalone.lifecycle import PLACED, JobState, TaskPhase
+from gpuyard.worlds.standalone.uids import DEFAULT_UIDS, UidRange
 
 MAX_ATTEMPTS_KEPT: Final = 16
 """Attempts of a task whose machines are remembered."""
@@ -123,6 +124,8 @@ class JobRecord(msgspec.Struct, frozen=True, gc=False):
     schedule: str = ""
     """The schedule it is a run of, as TEAM/NAME."""
     planned_at_ms: int = 0
+    uid: int = 0
+    """The number it runs as on the nodes, unless its user or its team has an account there; 0: none was left."""
 
     @property
     def team(self) -> str:
@@ -171,7 +174,7 @@ class TeamRecord(msgspec.Struct, frozen=True, gc=False):
     """What a leaf queue has besides its quotas."""
 
     number: int
-    """Never used again: its user on the machines is made of it."""
+    """Never used again: jobs from before users had numbers run as one that is made of it."""
     idle_limit_ms: int | None = None
     """A job that holds GPUs without using them for so long is warned, and after as long again reclaimable."""
     idle_percent: int = 5
@@ -350,6 +353,12 @@ class State(msgspec.Struct):
     """TEAM/NAME → the schedule."""
     isolation: Isolation | None = None
     shared_user_accepted: bool = False
+    uids: dict[str, int] = {}
+    """User → the number its jobs run as."""
+    uid_ranges: tuple[UidRange, ...] = (DEFAULT_UIDS,)
+    """Where such numbers were taken from; the last is the one they are taken from now."""
+    uids_skipped: int = 0
+    """How many numbers of a new range are left out: restores may have lost who has them."""
 
 
 def schedule_id(team: str, name: str) -> str:

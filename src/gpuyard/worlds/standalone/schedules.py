@@ -237,7 +237,7 @@ def _run(state: State, schedule: ScheduleRecord, planned_at_ms: int, now_ms: int
     try:
         return list(_submitted(state, schedule, planned_at_ms, now_ms, asked=False))
     except RefusedError as refused:
-        if refused.reason == "QueueFull":
+        if refused.reason in ("QueueFull", "UidsExhausted"):
             return [ScheduleSkipped(schedule.id, planned_at_ms, SkipReason.QUEUE_FULL)]
         return [ScheduleSuspended(schedule.id, SuspendReason.TEAM_GONE, refused.what, planned_at_ms)]
 

@@ -18,6 +18,7 @@ from gpuyard.worlds.standalone.events import ArraySubmitted, Event, JobSubmitted
 from gpuyard.worlds.standalone.intents import Submission, Submit
 from gpuyard.worlds.standalone.lifecycle import JobState
 from gpuyard.worlds.standalone.records import ArrayRecord, JobRecord, Receipt, State, TaskRecord
+from gpuyard.worlds.standalone.uids import uid_for
 
 MAX_JOBS: Final = 200_000
 """Jobs that are not over. More would make every answer slow: a queue this long is a mistake."""
@@ -101,6 +102,7 @@ def _record(state: State, submission: Submission, id: str, now_ms: int) -> JobRe
         schedule=submission.schedule,
         planned_at_ms=submission.planned_at_ms,
         elastic=form.group.fewest_tasks < len(form.tasks),
+        uid=uid_for(state, submission.user),
     )
     if submission.held:
         return replace(record, state=JobState.HELD)
