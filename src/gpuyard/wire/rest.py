@@ -273,8 +273,9 @@ class DeviceObject(msgspec.Struct, frozen=True):
 
 
 class NodeObject(msgspec.Struct, frozen=True):
-    """One machine. `state`: ready, silent, draining, drained, lost, new.
+    """One machine. `state`: ready, unhealthy, silent, draining, drained, lost, new.
 
+    `unhealthy` says why what its agent reports is refused: it takes no new task, and its facts are the last accepted.
     `cores_kept` and `memory_kept` say how it keeps the bounds of tasks: booked, polled or enforced; `limits_note` why.
     """
 
@@ -296,6 +297,7 @@ class NodeObject(msgspec.Struct, frozen=True):
     cores_kept: str = "booked"
     memory_kept: str = "polled"
     limits_note: str = ""
+    unhealthy: str = ""
     revision: int = 0
 
 

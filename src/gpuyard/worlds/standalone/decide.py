@@ -245,13 +245,9 @@ def _set(record: TeamRecord, settings: msgspec.Struct) -> TeamRecord:
     return replace(record, **given)
 
 
-def teams_must_not_share_a_user(state: State) -> bool:
-    """A machine on which they would is not taken: neither they nor the operator have agreed to it."""
-    return len(state.teams) > 1 and not state.shared_user_accepted
-
-
 def _shares_a_user(state: State) -> bool:
-    seen = [node.facts.isolation for node in state.nodes.values() if node.seen]
+    """One that is unhealthy takes no task, and is not taken back while it would share a user."""
+    seen = [node.facts.isolation for node in state.nodes.values() if node.seen and not node.unhealthy]
     known = seen or ([state.isolation] if state.isolation else [])
     return Isolation.NONE in known
 
