@@ -7,7 +7,7 @@ door, as over its certified connection.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,17 @@ from gpuyard.service.certificates import Authority, fingerprint_of
 from gpuyard.service.core import Clock, Core
 from gpuyard.service.manager import Manager
 from gpuyard.wire.access import Caller, Grant, Role
-from gpuyard.wire.agents import AttemptId, Hello, MachineFacts, ManagerMessage, Refused, encode
+from gpuyard.wire.agents import (
+    AttemptId,
+    AttemptReport,
+    Hello,
+    MachineFacts,
+    ManagerMessage,
+    Phase,
+    Refused,
+    Report,
+    encode,
+)
 from gpuyard.worlds.standalone.events import DECODER, ClusterFounded, SharedUserAccepted
 from gpuyard.worlds.standalone.fold import fold
 from gpuyard.worlds.standalone.intents import AdmitNode, SetTeams, Submission, Submit
@@ -33,6 +43,7 @@ from gpuyard.worlds.standalone.lifecycle import OVER, PLACED, JobState
 from gpuyard.worlds.standalone.records import JobRecord, NodeRecord
 from gpuyard.worlds.standalone.store.opening import open_store
 from gpuyard.worlds.standalone.store.port import Entry
+from tests.security.refused_facts import GOOD
 from tests.service.yard import Machine
 
 ROOT = Caller("root", (Grant(Role.ADMIN),))
@@ -200,3 +211,44 @@ class Besieged:
             core.loop.carry_out(core.loop.plan())
         finally:
             store.close()
+
+
+# ------------------------------------------------------------------------------------------------------------- courses
+
+Course = Callable[[Besieged], Awaitable[None]]
+
+
+def live_through(course: Course, folder: Path) -> None:
+    """Live through a course of events; then the log is read again."""
+
+    async def live() -> None:
+        cluster = Besieged(folder)
+        await cluster.start()
+        before = cluster.honest_records()
+        try:
+            await course(cluster)
+            cluster.lives()
+            assert cluster.honest_records() == before
+            await cluster.goes_on()
+        finally:
+            await cluster.stop()
+        cluster.reads_again()
+
+    asyncio.run(live())
+
+
+def node(cluster: Besieged) -> NodeRecord:
+    return cluster.manager.state.nodes[LIAR]
+
+
+async def at_work(cluster: Besieged) -> tuple[Conversation, AttemptReport]:
+    """The node in good order, with a task of its own that runs."""
+    conversation = cluster.converse()
+    await conversation.say(cluster.hello(GOOD))
+    await conversation.say(encode(Report(1)))
+    id = await cluster.submit(LIAR)
+    await cluster.until(lambda: cluster.manager.state.jobs[id].tasks[0].attempt, f"the start of job {id}")
+    running = AttemptReport(AttemptId(id, 0, 1), Phase.RUNNING, started_at_ms=1)
+    await conversation.say(encode(Report(2, (running,))))
+    assert cluster.manager.state.jobs[id].state is JobState.RUNNING
+    return conversation, running

@@ -52,6 +52,7 @@ class Siege:
             await self._one()
             self._besieged.lives()
             assert self._besieged.honest_records() == before, "records of honest nodes or their jobs have changed"
+            assert self._told_of_use() <= {LIAR}, "it says how busy the GPUs of other nodes are"
             if self.case % LOOK_EVERY == 0 or self.case == cases:
                 await self._look()
         if self._conversation is not None:
@@ -67,6 +68,12 @@ class Siege:
             await self._conversation.end()
         self._conversation, self.sessions = besieged.converse(), self.sessions + 1
         await self._conversation.say(hostile.hello(self._rng.choice(("i-1", "i-1", "i-2"))))
+
+    def _told_of_use(self) -> set[str]:
+        """The nodes of tasks of whose GPUs somebody has said how busy they are: honest agents here say nothing."""
+        jobs = self._besieged.manager.state.jobs
+        places = (jobs[job].tasks[task].place for job, task in self._besieged.manager.gpu_use() if job in jobs)
+        return {place.node for place in places if place is not None}
 
     async def _look(self) -> None:
         """New work for the liar to lie about, and for others; honest nodes keep their leases."""
@@ -86,8 +93,8 @@ async def besiege(seed: int, cases: int, folder: Path) -> None:
     try:
         await siege.run(cases)
     except BaseException as error:
-        replay = f"GPUYARD_AGENT_FUZZ={seed}:{siege.case} python -m pytest {Path(__file__).name} -k hostile_messages"
-        error.add_note(f"replay: {replay}")
+        command = f"GPUYARD_AGENT_FUZZ={seed}:{siege.case} python -m pytest tests/security/{Path(__file__).name}"
+        error.add_note(f"replay: {command}")
         raise
     finally:
         await besieged.stop()

@@ -327,6 +327,8 @@ class ExplanationObject(msgspec.Struct, frozen=True):
     exit_code: int
     """0 runs or can run, 10 waits, 11 never."""
     at: Moment
+    unhealthy_nodes: tuple[str, ...] = ()
+    """Sentences about nodes that it would use, were they healthy."""
     revision: int = 0
 
 
