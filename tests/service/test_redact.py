@@ -147,6 +147,7 @@ EVERY_EVENT: list[events.Event] = [
     events.TokenUsed("t"),
     events.NodeJoined("m1", "f"),
     events.NodeSeen("m1", MachineFacts(), "i", "b", "v"),
+    events.NodeUnhealthy("m1", "it reports 64 GPUs"),
     events.NodeSilent("m1"),
     events.NodeHeard("m1"),
     events.NodeLost("m1", declared=True),

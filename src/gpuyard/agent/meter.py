@@ -40,7 +40,7 @@ def _percent(holding: Holding, nvml: Nvml, parents: Mapping[int, int]) -> int | 
         for share, uuid in zip(holding.shares, holding.devices, strict=True)
         if (percent := _of_share(holding.pid, share, uuid, nvml, parents)) is not None
     ]
-    return sum(found) // len(found) if found else None
+    return max(0, min(sum(found) // len(found), 100)) if found else None
 
 
 def _of_share(pid: int, share: DeviceShare, uuid: str, nvml: Nvml, parents: Mapping[int, int]) -> int | None:
@@ -60,5 +60,5 @@ def _is_part(share: DeviceShare) -> bool:
 def _saved_at_ms(holding: Holding) -> int:
     """The file is the job's own, so its time is believed only as far as now."""
     with suppress(OSError, ValueError):
-        return min(Path(holding.checkpoint_file).stat().st_mtime_ns // 1_000_000, wall_ms())
+        return max(0, min(Path(holding.checkpoint_file).stat().st_mtime_ns // 1_000_000, wall_ms()))
     return 0

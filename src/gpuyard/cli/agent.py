@@ -62,10 +62,16 @@ def agent(
 
 
 def _labels(given: tuple[str, ...]) -> dict[str, str]:
+    from gpuyard.wire.agent_limits import facts_problem
+    from gpuyard.wire.agents import MachineFacts
+
     labels = {}
     for text in given:
         name, equals, value = text.partition("=")
         if not name or not equals:
             raise click.BadParameter(f'"{text}" is not NAME=VALUE', param_hint="--label")
         labels[name] = value
+    problem = facts_problem(MachineFacts(labels=labels))
+    if problem:
+        raise click.BadParameter(problem, param_hint="--label")
     return labels

@@ -203,6 +203,9 @@ def _nodes(session: Session) -> Iterator[Finding]:
     else:
         yield Finding(OK, "nodes", f"all {len(nodes)} are heard of")
     for node in nodes:
+        if node.unhealthy:
+            what = f"{node.name} is unhealthy and takes no new task: {node.unhealthy}"
+            yield Finding(FAIL, "nodes", what, f"see the log of its agent, and: gpuyard node describe {node.name}")
         for trouble in node.trouble[:MAX_NAMED]:
             yield Finding(WARN, "nodes", f"{node.name}: {trouble}", f"see: gpuyard node describe {node.name}")
     yield from _limits(nodes)

@@ -62,9 +62,10 @@ def _ask_server(session: Session, job: str, output: str) -> None:
         print_object(raw, output)
     else:
         from gpuyard.cli.show import console
-        from gpuyard.cli.show_answers import show_explanation
+        from gpuyard.cli.show_answers import show_explanation, show_section
 
         show_explanation(console(), answer.explanation, int(answer.at.timestamp() * 1000))
+        show_section(console(), "Unhealthy nodes", answer.unhealthy_nodes)
     click.get_current_context().exit(answer.exit_code)
 
 

@@ -83,6 +83,7 @@ def _facts(found: NodeObject) -> Iterator[tuple[str, str]]:
 
     yield "Node", found.name
     yield "State", found.state
+    yield "Unhealthy", found.unhealthy
     yield "Trouble", "; ".join(found.trouble)
     yield "GPUs", f"{found.gpus} ({', '.join(found.models)}), {found.free_gpus} free{', fake' if found.fake else ''}"
     yield "CPU", f"{format_milli(found.cpu_milli)} cores"

@@ -7,7 +7,14 @@ from gpuyard.cli.times import exact, since, size
 from gpuyard.model.quantities import format_milli
 from gpuyard.wire.rest import NodeObject
 
-_COLOURS = {"silent": "red", "lost": "red", "draining": "yellow", "drained": "yellow", "new": "cyan"}
+_COLOURS = {
+    "unhealthy": "red",
+    "silent": "red",
+    "lost": "red",
+    "draining": "yellow",
+    "drained": "yellow",
+    "new": "cyan",
+}
 
 NODES: Kind[NodeObject] = Kind(
     NodeObject,
@@ -25,7 +32,7 @@ NODES: Kind[NodeObject] = Kind(
         Column("VERSION", lambda node, at: node.version, wide=True),
         Column("ADDRESS", lambda node, at: node.address, wide=True),
         Column("LABELS", lambda node, at: ",".join(f"{key}={value}" for key, value in node.labels.items()), wide=True),
-        Column("TROUBLE", lambda node, at: "; ".join(node.trouble)),
+        Column("TROUBLE", lambda node, at: "; ".join(filter(None, (node.unhealthy, *node.trouble)))),
     ),
     lambda node: node.name,
     lambda node: _COLOURS.get(node.state),

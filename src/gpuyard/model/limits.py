@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from gpuyard.model.nodes import MAX_DEVICES_PER_NODE, Device, Node
-from gpuyard.model.quantities import format_bytes
+from gpuyard.model.nodes import MAX_DEVICES_PER_NODE, Device, Node, mig_slice_milli
+from gpuyard.model.quantities import MILLI, format_bytes
 
 MAX_NODE_CPU_MILLI: Final = 10**9
 """A million cores on one node."""
@@ -19,12 +19,14 @@ MAX_NODE_MEMORY_BYTES: Final = 1 << 47
 MAX_DEVICE_MEMORY_MIB: Final = 1 << 24
 """16 TiB on one device."""
 MAX_NUMBER: Final = 1 << 31
-"""Of what only tells things apart: NUMA nodes, NVLink domains, counts of slices and tasks."""
+"""Of what only tells things apart: NUMA nodes, NVLink domains, numbers of tasks."""
 MAX_NAME_CHARS: Final = 253
 """Of names, models, label keys and label values, as in Kubernetes."""
 MAX_NODE_LABELS: Final = 256
 MAX_PROFILES_PER_DEVICE: Final = 64
 """Kinds of MIG slices on one device."""
+MAX_SLICES_PER_PROFILE: Final = 1_000
+"""Of one device: some worlds know only how many a whole node has."""
 
 
 def node_problem(node: Node) -> str:
@@ -58,7 +60,13 @@ def device_problem(device: Device) -> str:
     if len(device.mig) > MAX_PROFILES_PER_DEVICE:
         return f"it reports a GPU with {len(device.mig)} MIG profiles; a GPU has at most {MAX_PROFILES_PER_DEVICE}"
     for slices in device.mig:
-        counted = slices.gpu_milli is None or 0 <= slices.gpu_milli <= 1000
-        if len(slices.profile) > MAX_NAME_CHARS or not 0 <= slices.count <= MAX_NUMBER or not counted:
-            return f'it reports MIG slices "{slices.profile[:20]}" whose count or share of a GPU is out of range'
+        milli = mig_slice_milli(slices.profile) if slices.gpu_milli is None else slices.gpu_milli
+        if len(slices.profile) > MAX_NAME_CHARS or not 0 <= slices.count <= MAX_SLICES_PER_PROFILE:
+            return _slices_problem(slices.profile)
+        if not 0 <= milli <= MILLI:
+            return _slices_problem(slices.profile)
     return ""
+
+
+def _slices_problem(profile: str) -> str:
+    return f'it reports MIG slices "{profile[:20]}" whose name, count or share of a GPU is out of range'

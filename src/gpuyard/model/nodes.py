@@ -14,7 +14,8 @@ MAX_DEVICES_PER_NODE: Final = 62
 
 MIG_SLICES_PER_GPU: Final = 7
 """Compute slices of one GPU: a `1g` slice counts a seventh of a GPU against a quota, rounded up."""
-
+MAX_DIGITS: Final = 9
+"""Of the compute slices in the name of a MIG profile: a longer number is none."""
 
 OWN_LABEL: Final = "gpuyard:"
 """How the labels and taints begin that a world itself gives to nodes and tasks, for rules of its own. People never see
@@ -91,5 +92,6 @@ def shown_labels(labels: dict[str, str]) -> dict[str, str]:
 def mig_slice_milli(profile: str) -> int:
     """What one slice of a profile counts against a quota: its compute slices, in thousandths of a GPU, rounded up."""
     compute = profile.split("g", 1)[0]
-    slices = int(compute) if compute.isdigit() else 1
+    # Not more digits than Python turns into a number, and no digits of other scripts.
+    slices = int(compute) if compute.isascii() and compute.isdigit() and len(compute) <= MAX_DIGITS else 1
     return -(-1000 * slices // MIG_SLICES_PER_GPU)

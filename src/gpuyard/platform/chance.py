@@ -12,6 +12,11 @@ def token(size_bytes: int) -> str:
     return secrets.token_hex(size_bytes)
 
 
+def unguessable(bits: int) -> int:
+    """A number nobody can guess."""
+    return secrets.randbits(bits)
+
+
 def new_key() -> str:
     """A key nobody has drawn before."""
     return uuid.uuid4().hex

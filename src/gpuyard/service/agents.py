@@ -2,14 +2,18 @@
 
 Place in the flow: agent ─Hello, Report, LogPiece, ReadParcel─▶ **agents** ─▶ manager ─Desired, ReadLog, ParcelPiece─▶
 **agents** ─▶ agent.
-An agent speaks for the machine its certificate names and for no other. Invariant: what is queued for an agent is
-bounded: of what should run only the newest word counts, and an agent that does not read is cut off.
+An agent speaks for the machine its certificate names and for no other. What cannot be read, or is out of range, ends
+its session with a reason, and nothing else. Invariants: what is queued for an agent is bounded: of what should run only
+the newest word counts, and an agent that does not read is cut off; one that speaks too fast or comes too often is
+held back.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final, Protocol
 
 import grpc
@@ -17,15 +21,19 @@ import msgspec
 
 from gpuyard import __version__
 from gpuyard.errors import ServiceError
+from gpuyard.service.agent_pace import SESSIONS_PER_MINUTE, Pace, Sessions
 from gpuyard.service.certificates import Pair, fingerprint_of
+from gpuyard.service.log_requests import Send
+from gpuyard.wire.agent_limits import cleaned_text, message_problem
+from gpuyard.wire.agent_reading import Unreadable, read_message
 from gpuyard.wire.agents import (
+    MAX_AGENT_MESSAGE_BYTES,
     MAX_MESSAGE_BYTES,
     PROTOCOL,
     SERVICE,
     AgentMessage,
     Desired,
     Hello,
-    Isolation,
     LogPiece,
     ManagerMessage,
     ParcelPiece,
@@ -33,19 +41,20 @@ from gpuyard.wire.agents import (
     Refused,
     Report,
     Welcome,
-    decode_agent,
     encode,
 )
-from gpuyard.worlds.standalone.decide import teams_must_not_share_a_user
+from gpuyard.worlds.standalone.node_health import isolation_problem
 from gpuyard.worlds.standalone.records import State
 
 MAX_QUEUED_LOGS: Final = 1_000
 STOP_S: Final = 1.0
-SHARES_A_USER: Final = (
-    "there are several teams, and its jobs would all run as one and the same user, which protects none from another: "
-    "start its agent as root, or the manager with --accept-shared-user"
-)
+HELLO_S: Final = 10.0
+"""Within which the first message must have come."""
+MAX_STREAMS: Final = 8
+"""Of one connection at once: an agent has one."""
 KEEPALIVE_MS: Final = 10_000
+
+_log = logging.getLogger(__name__)
 
 
 class AgentsPort(Protocol):
@@ -59,13 +68,13 @@ class AgentsPort(Protocol):
     @property
     def ready(self) -> bool: ...
 
-    def agent_connected(self, hello: Hello, send: Any) -> None: ...  # noqa: ANN401 - the manager's own type
+    def agent_connected(self, hello: Hello, send: Send) -> None: ...
 
     def agent_reported(self, node: str, report: Report) -> None: ...
 
-    def agent_gone(self, node: str, send: Any) -> None: ...  # noqa: ANN401
+    def agent_gone(self, node: str, send: Send) -> None: ...
 
-    def log_piece(self, piece: LogPiece) -> None: ...
+    def log_piece(self, send: Send, piece: LogPiece) -> None: ...
 
     async def parcel_piece(self, node: str, asked: ReadParcel) -> ParcelPiece: ...
 
@@ -94,6 +103,8 @@ class Outbox:
         self._others: list[ManagerMessage] = []
         self._filled = asyncio.Event()
         self.closed = False
+        self.refusal: Refused | None = None
+        """Why the session ends, as the last thing the agent is told."""
 
     def send(self, message: ManagerMessage) -> None:
         if isinstance(message, Desired):
@@ -101,6 +112,10 @@ class Outbox:
         elif len(self._others) < MAX_QUEUED_LOGS:
             self._others.append(message)
         self._filled.set()
+
+    def refuse(self, why: str) -> None:
+        self.refusal = Refused(why)
+        self.close()
 
     def close(self) -> None:
         self.closed = True
@@ -123,6 +138,7 @@ class Door(grpc.GenericRpcHandler):
     def __init__(self, manager: AgentsPort) -> None:
         self._manager = manager
         self._sessions: dict[str, Outbox] = {}
+        self._openings = Sessions()
 
     def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[bytes, ManagerMessage] | None:
         if details.method != f"/{SERVICE}/Session":
@@ -135,7 +151,7 @@ class Door(grpc.GenericRpcHandler):
     async def _session(self, messages: AsyncIterator[bytes], context: Any) -> AsyncIterator[ManagerMessage]:  # noqa: ANN401
         who = Certified.of(context.auth_context())
         # Asked again after the hello, which may come late: meanwhile the machine may have been removed.
-        refused = self._refused(who)
+        refused = self._refused(who) or self._too_often(who)
         hello = None if refused else await self._hello(messages, who.node)
         refused = refused or self._refused(who) or (hello if isinstance(hello, Refused) else None)
         if refused or not isinstance(hello, Hello):
@@ -144,11 +160,13 @@ class Door(grpc.GenericRpcHandler):
         node, outbox = who.node, self._replace(who)
         send = outbox.send  # The one value by which the manager knows this session again.
         self._manager.agent_connected(hello, send)
-        reading = asyncio.create_task(self._read(messages, node, outbox))
+        reading = asyncio.create_task(self._read(messages, node, outbox, send))
         try:
             yield Welcome(self._manager.state.cluster, __version__, self._manager.lease_ms)
             async for message in outbox:
                 yield message
+            if outbox.refusal is not None:
+                yield outbox.refusal
         finally:
             reading.cancel()
             self._manager.agent_gone(node, send)
@@ -165,39 +183,68 @@ class Door(grpc.GenericRpcHandler):
             return Refused(why, again=False)
         return None
 
+    def _too_often(self, who: Certified) -> Refused | None:
+        if self._openings.may_open(who.node):
+            return None
+        return Refused(f"this node has opened more than {SESSIONS_PER_MINUTE} sessions in a minute: wait")
+
     async def _hello(self, messages: AsyncIterator[bytes], node: str) -> Hello | Refused | None:
-        message = await self._next(messages)
+        message = await self._first(messages)
+        if isinstance(message, Unreadable):
+            return Refused(f"the first message cannot be read: {message.why}")
         if not isinstance(message, Hello):
             return None
         if message.node != node:
-            return Refused(f'the certificate is of machine "{node}", not of "{message.node}"', again=False)
+            named = cleaned_text(message.node, 80)
+            return Refused(f'the certificate is of machine "{node}", not of "{named}"', again=False)
         if message.protocol != PROTOCOL:
             what = f"the manager speaks protocol {PROTOCOL}, the agent {message.protocol}: bring both to one version"
             return Refused(what, again=False)
-        if message.facts.isolation is Isolation.NONE and teams_must_not_share_a_user(self._manager.state):
-            return Refused(SHARES_A_USER)
-        return message
+        problem = message_problem(message)
+        if not problem and not message.unreadable:
+            problem = isolation_problem(self._manager.state, message.facts)
+        return Refused(problem) if problem else message
 
-    async def _next(self, messages: AsyncIterator[bytes]) -> AgentMessage | None:
-        async for data in messages:
-            try:
-                return decode_agent(data)
-            except msgspec.MsgspecError:
-                return None
+    async def _first(self, messages: AsyncIterator[bytes]) -> AgentMessage | Unreadable | None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(HELLO_S):
+                async for data in messages:
+                    return read_message(data)
         return None
 
-    async def _read(self, messages: AsyncIterator[bytes], node: str, outbox: Outbox) -> None:
+    async def _read(self, messages: AsyncIterator[bytes], node: str, outbox: Outbox, send: Send) -> None:
+        """Take in what an agent says, until it ends, counts no more, or makes no sense."""
+        pace = Pace()
         try:
-            while (message := await self._next(messages)) is not None and self._counts(node, outbox):
-                match message:
-                    case Report():
-                        self._manager.agent_reported(node, message)
-                    case LogPiece():
-                        self._manager.log_piece(message)
-                    case ReadParcel():
-                        outbox.send(await self._manager.parcel_piece(node, message))
+            async for data in messages:
+                message = read_message(data)
+                problem = message.why if isinstance(message, Unreadable) else message_problem(message)
+                if problem or isinstance(message, Unreadable):
+                    outbox.refuse(f"a message is refused: {problem}")
+                    return
+                await pace.keep(message, len(data))
+                if not self._counts(node, outbox):
+                    return
+                await self._take(message, node, outbox, send)
+        except grpc.RpcError:
+            pass  # The connection broke, or a message was longer than may be received.
+        except Exception:
+            # What an agent says ends its own session at most. What is wrong with us is for the manager's log.
+            _log.exception('a message of node "%s" could not be dealt with', node)
+            outbox.refuse("the manager could not deal with a message: its log says why")
         finally:
             outbox.close()
+
+    async def _take(self, message: AgentMessage, node: str, outbox: Outbox, send: Send) -> None:
+        match message:
+            case Report():
+                self._manager.agent_reported(node, message)
+            case LogPiece():
+                self._manager.log_piece(send, message)
+            case ReadParcel():
+                outbox.send(await self._manager.parcel_piece(node, message))
+            case Hello():
+                outbox.refuse("a message is refused: a second Hello in one session")
 
     def _counts(self, node: str, outbox: Outbox) -> bool:
         """Whether what was just read still speaks for the machine: it has no newer session and was not removed."""
@@ -223,7 +270,8 @@ class AgentServer:
     def __init__(self, manager: AgentsPort, server_pair: Pair, authority_pem: bytes) -> None:
         self._door = Door(manager)
         options = [
-            ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+            ("grpc.max_receive_message_length", MAX_AGENT_MESSAGE_BYTES),
+            ("grpc.max_concurrent_streams", MAX_STREAMS),
             ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
             ("grpc.keepalive_time_ms", KEEPALIVE_MS),
             ("grpc.keepalive_timeout_ms", KEEPALIVE_MS),

@@ -15,9 +15,11 @@ from typing import Final
 
 import msgspec
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKeyTypes
+from cryptography.x509 import InvalidVersion
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from gpuyard.errors import RefusedError, ServiceError
@@ -101,11 +103,9 @@ class Authority:
 
     def machine(self, node: str, request_pem: bytes) -> bytes:
         """A certificate for a machine that asks for one by this name."""
-        request = _request(request_pem)
-        names = request.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
-        if [name.value for name in names] != [node]:
+        names, key = _asked_for(request_pem)
+        if names != [node]:
             raise RefusedError("BadRequest", "the certificate asked for has another name than the machine", field="csr")
-        key = request.public_key()
         if not isinstance(key, ec.EllipticCurvePublicKey):
             raise RefusedError("BadRequest", "the certificate asked for has no elliptic key", fix="P-256", field="csr")
         builder = _builder(_name(node), self.certificate.subject, key, MACHINE_DAYS)
@@ -144,17 +144,23 @@ def expires_soon(pem: bytes) -> bool:
     return left < timedelta(days=RENEW_DAYS)
 
 
-def _request(pem: bytes) -> x509.CertificateSigningRequest:
+_NOT_READ: Final = (ValueError, TypeError, InvalidSignature, InvalidVersion, UnsupportedAlgorithm)
+"""What reading a request raises: it is read part by part, and each part may be damaged."""
+
+
+def _asked_for(pem: bytes) -> tuple[list[str | bytes], CertificatePublicKeyTypes]:
+    """Return the names and the key in a request whose signature shows that its sender holds the key."""
     try:
         if len(pem) > MAX_REQUEST_BYTES:
             raise ValueError("too long")
         request = x509.load_pem_x509_csr(pem)
         if not request.is_signature_valid:
             raise ValueError("its signature does not fit")
-    except (ValueError, InvalidSignature) as error:
+        names = request.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+        return [name.value for name in names], request.public_key()
+    except _NOT_READ as error:
         what = f"the certificate request cannot be read: {error}"
         raise RefusedError("BadRequest", what, fix="a PEM of PKCS #10", field="csr") from None
-    return request
 
 
 def _name(common: str) -> x509.Name:

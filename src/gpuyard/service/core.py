@@ -106,6 +106,8 @@ class Core:
         self.hub.touch(hello.node)
 
     def report(self, node: str, report: Report) -> None:
+        if node not in self.state.nodes:
+            return  # It was removed while this was on the way.
         wall_ms = self.clock.wall_ms()
         self.journal.record(self.hub.report(node, report, self.clock.steady_ms(), wall_ms), wall_ms, f"node/{node}")
         self.journal.record(self.idle.noticed(self.hub.contacts[node].use, wall_ms), wall_ms)

@@ -24,6 +24,7 @@ from gpuyard.model.snapshot import Change, Snapshot
 from gpuyard.platform.clock import monotonic_ms, wall_ms
 from gpuyard.policies.policy import DEFAULT, Policy
 from gpuyard.service.core import Batch, Clock, Core
+from gpuyard.service.log_requests import LogRequests, Send, SessionEndedError
 from gpuyard.service.port import Done, ParcelSource
 from gpuyard.service.questions import Questions
 from gpuyard.service.stats import Stats
@@ -36,7 +37,6 @@ from gpuyard.wire.agents import (
     Hello,
     LogPiece,
     ParcelPiece,
-    ReadLog,
     ReadParcel,
     Report,
 )
@@ -67,11 +67,12 @@ KEPT_FOR_WATCHERS: Final = 20_000
 MAX_BEHIND: Final = 10_000
 """A watcher that is so many entries behind is cut off; it may come back with its last one."""
 PRUNE_EVERY_MS: Final = 3_600_000
+ANSWER_S: Final = 30.0
+"""An agent has so long to answer, beyond what it was asked to wait."""
 
 _log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
-Send = Callable[[Desired | ReadLog], None]
 
 
 class Watching:
@@ -124,8 +125,7 @@ class Manager:
         self._advanced: asyncio.Future[None] | None = None
         self._recent: deque[Entry] = deque(maxlen=KEPT_FOR_WATCHERS)
         self._senders: dict[str, Send] = {}
-        self._log_requests: dict[int, asyncio.Future[LogPiece]] = {}
-        self._next_request = 1
+        self._log_requests = LogRequests()
         self._tasks: list[asyncio.Task[None]] = []
         self._last_prune_ms = 0
         self._confirmed_ms = 0
@@ -521,7 +521,8 @@ class Manager:
         self._changed()
 
     def agent_gone(self, node: str, send: Send) -> None:
-        if self._senders.get(node) is send:
+        self._log_requests.session_ended(send)
+        if self._senders.get(node) == send:
             del self._senders[node]
             self.stats.agents = len(self._senders)
             self.core.hub.gone(node)
@@ -537,21 +538,15 @@ class Manager:
                 f"the machine that has this log is not connected{f': {node}' if node else ''}",
                 fix="later",
             )
-        request, self._next_request = self._next_request, self._next_request + 1
-        answer: asyncio.Future[LogPiece] = asyncio.get_running_loop().create_future()
-        self._log_requests[request] = answer
+        asked = self._log_requests.ask(send, id, offset, limit, wait_ms, since_ms)
         try:
-            send(ReadLog(request, id, offset, limit, wait_ms, since_ms))
-            return await asyncio.wait_for(answer, wait_ms / 1000 + 30)
-        except TimeoutError:
+            return await asyncio.wait_for(asked, wait_ms / 1000 + ANSWER_S)
+        except (TimeoutError, SessionEndedError):
             raise RefusedError("MachineAway", f'machine "{node}" does not answer', fix="later") from None
-        finally:
-            del self._log_requests[request]
 
-    def log_piece(self, piece: LogPiece) -> None:
-        answer = self._log_requests.get(piece.request)
-        if answer is not None and not answer.done():
-            answer.set_result(piece)
+    def log_piece(self, send: Send, piece: LogPiece) -> None:
+        """An answer of the agent that is told things through `send`."""
+        self._log_requests.answered(send, piece)
 
     async def parcel_piece(self, node: str, asked: ReadParcel) -> ParcelPiece:
         """A part of what a job brings along; only for a machine that was given such a job."""

@@ -21,7 +21,7 @@ from gpuyard.worlds.standalone.lifecycle import JobState
 from gpuyard.worlds.standalone.records import SkipReason, State
 
 METRICS_MEDIA: Final = "text/plain; version=0.0.4; charset=utf-8"
-NODE_STATES: Final = ("ready", "silent", "draining", "drained", "lost", "new")
+NODE_STATES: Final = ("ready", "unhealthy", "silent", "draining", "drained", "lost", "new")
 
 Labels = tuple[tuple[str, str], ...]
 Sample = tuple[Labels, float]

@@ -37,6 +37,7 @@ from gpuyard.worlds.standalone.events import (
     NodeResumed,
     NodeSeen,
     NodeSilent,
+    NodeUnhealthy,
     Noted,
     Placing,
     PromiseDropped,
@@ -248,6 +249,8 @@ def _machine(event: Event) -> str:
             return f"machine {node} joins"
         case NodeSeen(node, facts):
             return f"machine {node} is here with {_count(len(facts.devices), 'GPU')}{' (fake)' if facts.fake else ''}"
+        case NodeUnhealthy(node, why):
+            return f"node {node} is unhealthy and takes no new task: {why}"
         case NodeSilent(node):
             return f"machine {node} is not heard of"
         case NodeHeard(node):

@@ -262,6 +262,7 @@ def node_object(state: State, node: NodeRecord, veil: Veil, heard_at_ms: int) ->
         cores_kept=facts.cores_kept,
         memory_kept=facts.memory_kept,
         limits_note=facts.limits_note,
+        unhealthy=node.unhealthy,
         revision=node.revision,
         process_view=facts.process_view,
         process_note=facts.process_note,
@@ -277,13 +278,15 @@ def _tasks_on(state: State, node: NodeRecord) -> int:
 
 
 def node_state(state: State, node: NodeRecord) -> str:
-    """ready, silent, draining, drained, lost or new."""
+    """ready, unhealthy, silent, draining, drained, lost or new."""
     if not node.seen:
         return "new"
     if node.lost:
         return "lost"
     if node.silent_since_ms is not None:
         return "silent"
+    if node.unhealthy:
+        return "unhealthy"
     if node.drained:
         return "draining" if state.placed.get(node.name) else "drained"
     return "ready"

@@ -26,6 +26,9 @@ SESSION: Final = f"/{SERVICE}/Session"
 """The one call: a stream of `AgentMessage` up and of `ManagerMessage` down, each encoded as MessagePack."""
 
 MAX_MESSAGE_BYTES: Final = 16 << 20
+"""Of what the manager says: commands and variables of everything that is new to a node."""
+MAX_AGENT_MESSAGE_BYTES: Final = 4 << 20
+"""Of what an agent says: some thousand attempts with a sentence each, or a piece of a log."""
 MAX_LOG_PIECE_BYTES: Final = 256 << 10
 MAX_PARCEL_BYTES: Final = 8 << 20
 """Of what a job brings along."""
@@ -208,6 +211,8 @@ class Hello(msgspec.Struct, frozen=True, tag="hello"):
     version: str
     facts: MachineFacts
     protocol: int = PROTOCOL
+    unreadable: str = ""
+    """Why its facts could not be read; only the reader of the message says so."""
 
 
 class Report(msgspec.Struct, frozen=True, tag="report"):
@@ -217,10 +222,17 @@ class Report(msgspec.Struct, frozen=True, tag="report"):
     attempts: tuple[AttemptReport, ...] = ()
     facts: MachineFacts | None = None
     """None: as last said."""
+    unreadable: str = ""
+    """Why its facts could not be read; only the reader of the message says so."""
+    unreadable_attempts: str = ""
+    """Why some of its attempts could not be read, so that nobody knows which: only the reader says so."""
 
 
 class LogPiece(msgspec.Struct, frozen=True, tag="log-piece"):
-    """A part of a log. `size` is how long the log is now; `ended` that nothing more will come."""
+    """A part of a log. `size` is how long the log is now; `ended` that nothing more will come.
+
+    `request` is that of the `ReadLog` it answers: a number nobody can guess, which counts in this session only, once.
+    """
 
     request: int
     offset: int = 0

@@ -273,8 +273,9 @@ class DeviceObject(msgspec.Struct, frozen=True):
 
 
 class NodeObject(msgspec.Struct, frozen=True):
-    """One machine. `state`: ready, silent, draining, drained, lost, new.
+    """One machine. `state`: ready, unhealthy, silent, draining, drained, lost, new.
 
+    `unhealthy` says why what its agent reports is refused: it takes no new task, and its facts are the last accepted.
     `cores_kept` and `memory_kept` say how it keeps the bounds of tasks: booked, polled or enforced; `limits_note` why.
     `process_view` says which processes a task sees there: isolated (its own only) or shared (all, with their command
     lines); `process_note` why, and what to do.
@@ -298,6 +299,7 @@ class NodeObject(msgspec.Struct, frozen=True):
     cores_kept: str = "booked"
     memory_kept: str = "polled"
     limits_note: str = ""
+    unhealthy: str = ""
     revision: int = 0
     process_view: str = ""
     process_note: str = ""
@@ -329,6 +331,8 @@ class ExplanationObject(msgspec.Struct, frozen=True):
     exit_code: int
     """0 runs or can run, 10 waits, 11 never."""
     at: Moment
+    unhealthy_nodes: tuple[str, ...] = ()
+    """Sentences about nodes that it would use, were they healthy."""
     revision: int = 0
 
 

@@ -17,6 +17,7 @@ from gpuyard.service.lines import explanation_lines
 from gpuyard.service.moments import moment
 from gpuyard.service.problems import ProblemReason
 from gpuyard.service.redact import Veil
+from gpuyard.service.unhealthy import unhealthy_nodes
 from gpuyard.service.views import Outlook, job_detail, job_object
 from gpuyard.wire.rest import ExplanationObject, Page, Scale
 from gpuyard.worlds.standalone.intents import VERBS, ScaleJob, Steer
@@ -137,8 +138,10 @@ async def explain_job(call: Call) -> Answer:
     veil = Veil(call.state, call.caller)
     seen = veil.explanation(explanation)
     said = job_object(call.state.jobs.get(job.id, job), veil)
-    text = (*explanation_lines(seen, now_ms), *dict.fromkeys(why.text for why in said.why))
-    return Answer(ExplanationObject(seen, text, exit_code(seen), moment(now_ms), call.state.seq), revision=job.revision)
+    unhealthy = unhealthy_nodes(call.state, job)
+    text = (*explanation_lines(seen, now_ms), *dict.fromkeys(why.text for why in said.why), *unhealthy)
+    answer = ExplanationObject(seen, text, exit_code(seen), moment(now_ms), unhealthy, call.state.seq)
+    return Answer(answer, revision=job.revision)
 
 
 # ------------------------------------------------------------------------------------------------------------ steering

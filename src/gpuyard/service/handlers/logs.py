@@ -18,6 +18,9 @@ from gpuyard.worlds.standalone.records import JobRecord
 
 OFFSET_HEADER: Final = "Gpuyard-Log-Offset"
 ATTEMPT_HEADER: Final = "Gpuyard-Attempt"
+SMALL_PIECE_BYTES: Final = 4 << 10
+SMALL_PIECE_PAUSE_S: Final = 0.02
+"""After a small piece of a log: lines that come one by one are sent some at a time."""
 LOG_MEDIA: Final = "text/plain; charset=utf-8"
 
 
@@ -106,7 +109,14 @@ async def _read(call: Call, attempt: AttemptId, piece: LogPiece, limit: int) -> 
         offset = piece.offset + len(piece.data)
         if offset >= end or not piece.data:
             return
+        await _pause_after(piece)
         piece = await _piece(call, attempt, offset, end - offset, 0)
+
+
+async def _pause_after(piece: LogPiece) -> None:
+    """An agent that answers at once with nothing, or byte by byte, must not keep the manager busy."""
+    if len(piece.data) < SMALL_PIECE_BYTES:
+        await asyncio.sleep(SMALL_PIECE_PAUSE_S)
 
 
 async def _follow(call: Call, attempt: AttemptId, piece: LogPiece) -> AsyncIterator[bytes]:
@@ -116,9 +126,7 @@ async def _follow(call: Call, attempt: AttemptId, piece: LogPiece) -> AsyncItera
         offset = piece.offset + len(piece.data)
         if piece.ended and offset >= piece.size:
             return
-        # A machine that answers at once with nothing must not keep us busy.
-        if not piece.data:
-            await asyncio.sleep(0)
+        await _pause_after(piece)
         piece = await _piece(call, attempt, offset, MAX_LOG_PIECE_BYTES, LOG_WAIT_MS)
 
 

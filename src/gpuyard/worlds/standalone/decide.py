@@ -245,13 +245,9 @@ def _set(record: TeamRecord, settings: msgspec.Struct) -> TeamRecord:
     return replace(record, **given)
 
 
-def teams_must_not_share_a_user(state: State) -> bool:
-    """A machine on which they would is not taken: neither they nor the operator have agreed to it."""
-    return len(state.teams) > 1 and not state.shared_user_accepted
-
-
 def _shares_a_user(state: State) -> bool:
-    seen = [node.facts.isolation for node in state.nodes.values() if node.seen]
+    """One that is unhealthy takes no task, and is not taken back while it would share a user."""
+    seen = [node.facts.isolation for node in state.nodes.values() if node.seen and not node.unhealthy]
     known = seen or ([state.isolation] if state.isolation else [])
     return Isolation.NONE in known
 
@@ -323,11 +319,12 @@ def _nodes(state: State, intent: Intent, now_ms: int) -> Iterator[Event]:
     match intent:
         case AdmitNode(name, fingerprint, token, vouched):
             known = state.nodes.get(name)
-            heard = known is not None and known.seen and known.silent_since_ms is None
-            if known is not None and known.fingerprint and heard and not vouched:
+            if known is not None and known.fingerprint and known.seen and not known.lost and not vouched:
+                # Also while it is not heard of, as all are after a restart: it may come back, with what runs there.
+                heard = "is heard of" if known.silent_since_ms is None else "may come back: it is not lost yet"
                 raise RefusedError(
                     "NodeKnown",
-                    f'a machine "{name}" is here and is heard of',
+                    f'a machine "{name}" is here and {heard}',
                     fix="give this one another name (--node), or remove the other: gpuyard node remove",
                 )
             if token:

@@ -105,6 +105,13 @@ class NodeSeen(_Event, frozen=True, tag="node-seen"):
     version: str
 
 
+class NodeUnhealthy(_Event, frozen=True, tag="node-unhealthy"):
+    """Its agent says what is refused: it takes no new task until it is seen with facts that are in range."""
+
+    node: str
+    why: str
+
+
 class NodeSilent(_Event, frozen=True, tag="node-silent"):
     """Nothing has been heard of it for the length of a lease."""
 
@@ -379,6 +386,7 @@ Event = (
     | TokenUsed
     | NodeJoined
     | NodeSeen
+    | NodeUnhealthy
     | NodeSilent
     | NodeHeard
     | NodeLost

@@ -38,6 +38,7 @@ from gpuyard.worlds.standalone.events import (
     NodeResumed,
     NodeSeen,
     NodeSilent,
+    NodeUnhealthy,
     Noted,
     PromiseDropped,
     RequestKept,
@@ -186,7 +187,10 @@ def _enter_node(state: State, event: Event, at_ms: int) -> None:
                 seen=True,
                 silent_since_ms=None,
                 lost=False,
+                unhealthy="",
             )
+        case NodeUnhealthy(name, why):
+            node = replace(state.nodes[name], unhealthy=why)
         case NodeSilent(name):
             node = replace(state.nodes[name], silent_since_ms=at_ms)
         case NodeHeard(name):

@@ -15,12 +15,22 @@ import msgspec
 from msgspec.structs import replace
 
 from gpuyard.errors import RefusedError
-from gpuyard.wire.agents import DEFAULT_LEASE_MS, AttemptId, Desired, Hello, Report
+from gpuyard.wire.agent_limits import cleaned_hello, cleaned_report
+from gpuyard.wire.agents import DEFAULT_LEASE_MS, AttemptId, Desired, Hello, MachineFacts, Report
 from gpuyard.worlds.standalone.decide import lost_attempts
 from gpuyard.worlds.standalone.desired import assignments
 from gpuyard.worlds.standalone.events import Event, LeaseSet, NodeHeard, NodeLost, NodeSilent
+from gpuyard.worlds.standalone.node_health import Health
 from gpuyard.worlds.standalone.records import State, jobs_on
-from gpuyard.worlds.standalone.reports import of_hello, of_orphans, of_report, recorded
+from gpuyard.worlds.standalone.reports import (
+    as_far_as_known,
+    of_hello,
+    of_orphans,
+    of_report,
+    problem_of,
+    recorded,
+    use_of,
+)
 
 MARGIN_MS: Final = 5_000
 """Beyond lease and grace, for clocks that run apart and messages on the way."""
@@ -44,6 +54,8 @@ class Contact(msgspec.Struct):
     """What it was told last in this session."""
     use: dict[tuple[str, int], int] = {}
     """(job, task) → per cent its GPUs were used, as last reported."""
+    health: Health = msgspec.field(default_factory=Health)
+    """What of its word is believed."""
 
 
 class Hub:
@@ -67,31 +79,37 @@ class Hub:
 
     def hello(self, hello: Hello, now_ms: int) -> Iterator[Event]:
         """An agent has connected."""
+        hello = cleaned_hello(hello)
         contact = self.contacts.setdefault(hello.node, Contact(now_ms, now_ms))
         contact.heard_ms, contact.connected, contact.report = now_ms, True, Report(0)
-        contact.given, contact.telling, contact.told = set(), None, None
-        if hello.incarnation != self.state.nodes[hello.node].incarnation:
+        contact.given, contact.telling, contact.told, contact.use = set(), None, None, {}
+        node = self.state.nodes[hello.node]
+        if hello.incarnation != node.incarnation:
             contact.incarnation_ms = now_ms
-        yield from of_hello(self.state, hello)
+        contact.health.said(hello.facts, hello.unreadable)
+        contact.health.report_problem = ""
+        yield from of_hello(self.state, hello, contact.health.believed(self.state, node, now_ms))
+        yield from contact.health.settle(self.state, hello.node, now_ms)
 
     def report(self, name: str, report: Report, now_ms: int, wall_ms: int) -> Iterator[Event]:
         if name not in self.state.nodes:
             return  # It was removed while this was on the way.
-        contact = self.contacts[name]
+        report = as_far_as_known(self.state, name, cleaned_report(report))
+        contact = self.contacts.setdefault(name, Contact(now_ms, now_ms))
         contact.heard_ms, contact.report, contact.due = now_ms, report, True
-        contact.use = {
-            (attempt.id.job, attempt.id.task): attempt.gpu_percent
-            for attempt in report.attempts
-            if attempt.gpu_percent is not None
-        }
+        contact.use = use_of(self.state, name, report)
         if self.state.nodes[name].silent_since_ms is not None:
             yield NodeHeard(name)
+        if report.facts is not None or report.unreadable:
+            contact.health.said(report.facts or MachineFacts(), report.unreadable)
+        contact.health.report_problem = problem_of(report)
+        yield from contact.health.settle(self.state, name, now_ms)
         yield from of_report(self.state, name, report, wall_ms)
 
     def gone(self, name: str) -> None:
         """Its connection is closed; its lease runs on."""
         if name in self.contacts:
-            self.contacts[name].connected = False
+            self.contacts[name].connected, self.contacts[name].use = False, {}
 
     def touch(self, name: str) -> None:
         """Something it must be told has changed."""
@@ -143,6 +161,8 @@ class Hub:
             yield LeaseSet(self.lease_ms)
         for name, node in list(self.state.nodes.items()):
             contact = self.contacts.setdefault(name, Contact(now_ms, now_ms))
+            if contact.connected and node.silent_since_ms is None:
+                yield from contact.health.settle(self.state, name, now_ms)
             if node.seen and node.silent_since_ms is None and now_ms - contact.heard_ms > self.lease_ms:
                 yield NodeSilent(name)
             if node.seen and not node.lost and now_ms > self._certain_at_ms(name, contact.heard_ms):

@@ -168,6 +168,8 @@ class NodeRecord(msgspec.Struct, frozen=True, gc=False):
     revision: int = 0
     seen: bool = False
     """An agent has ever spoken for it."""
+    unhealthy: str = ""
+    """Why what its agent says is refused: it takes no new task, and `facts` are the last that were accepted."""
 
 
 class TeamRecord(msgspec.Struct, frozen=True, gc=False):

@@ -7,8 +7,12 @@ machine: what it says of attempts that are not there is dropped. Reports repeat 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import Final
 
+from msgspec.structs import replace
+
+from gpuyard.wire.agent_limits import MAX_ATTEMPTS_PER_REPORT, attempt_problem
 from gpuyard.wire.agents import AttemptId, AttemptReport, Ending, Hello, MachineFacts, Phase, Report
 from gpuyard.worlds.standalone.consequences import ended_well
 from gpuyard.worlds.standalone.events import AttemptBegan, AttemptEnded, Checkpointed, Event, NodeHeard, NodeSeen
@@ -19,33 +23,60 @@ CHECKPOINT_STEP_MS: Final = 10_000
 """A newer checkpoint is worth an entry in the log once it is that much newer."""
 
 
-def of_hello(state: State, hello: Hello) -> Iterator[Event]:
-    """A machine is heard of, perhaps for the first time, perhaps with other GPUs."""
+def of_hello(state: State, hello: Hello, facts: MachineFacts) -> Iterator[Event]:
+    """A machine is heard of, perhaps for the first time, perhaps with other GPUs: `facts`, as far as believed."""
     node = state.nodes[hello.node]
-    said = (hello.facts, hello.incarnation, hello.boot_id, hello.version)
+    said = (facts, hello.incarnation, hello.boot_id, hello.version)
     if (node.facts, node.incarnation, node.boot_id, node.version) != said or not node.seen:
         yield NodeSeen(hello.node, *said)
     elif node.silent_since_ms is not None:
         yield NodeHeard(hello.node)
 
 
-def of_facts(node: NodeRecord, facts: MachineFacts) -> Iterator[Event]:
-    if facts != node.facts:
-        yield NodeSeen(node.name, facts, node.incarnation, node.boot_id, node.version)
-
-
 def of_report(state: State, name: str, report: Report, now_ms: int) -> Iterator[Event]:
-    """What is new in a report. The state must be as after the events yielded so far."""
+    """What is new in a report. The state must be as after the events yielded so far.
+
+    An attempt that is out of range is taken for one that goes on as it was: it is there, and nothing more is believed.
+    """
     node = state.nodes[name]
-    if report.facts is not None:
-        yield from of_facts(node, report.facts)
     told: set[tuple[str, int]] = set()
     for attempt in report.attempts:
         found = lying_there(state, name, attempt.id)
-        if found is not None:
-            told.add((attempt.id.job, attempt.id.task))
+        task = (attempt.id.job, attempt.id.task)
+        if found is None or task in told:
+            continue
+        told.add(task)
+        if not attempt_problem(attempt):
             yield from _of_attempt(found, name, attempt, now_ms)
-    yield from _vanished(state, node, told, now_ms)
+    if not report.unreadable_attempts:
+        yield from _vanished(state, node, told, now_ms)
+
+
+def problem_of(report: Report) -> str:
+    """The first thing that is out of range in what a report says of attempts; empty where nothing is."""
+    if report.unreadable_attempts:
+        return f"what its agent says of an attempt cannot be read: {report.unreadable_attempts}"
+    return next(filter(None, map(attempt_problem, report.attempts)), "")
+
+
+def as_far_as_known(state: State, name: str, report: Report) -> Report:
+    """A report with every attempt that was given to the node, and only so many others."""
+    if len(report.attempts) <= MAX_ATTEMPTS_PER_REPORT:
+        return report
+    known = [attempt for attempt in report.attempts if lying_there(state, name, attempt.id) is not None]
+    others = (attempt for attempt in report.attempts if lying_there(state, name, attempt.id) is None)
+    return replace(report, attempts=(*known, *islice(others, MAX_ATTEMPTS_PER_REPORT)))
+
+
+def use_of(state: State, name: str, report: Report) -> dict[tuple[str, int], int]:
+    """(job, task) → per cent its GPUs were used, of attempts that are on that node."""
+    return {
+        (attempt.id.job, attempt.id.task): attempt.gpu_percent
+        for attempt in report.attempts
+        if attempt.gpu_percent is not None
+        and not attempt_problem(attempt)
+        and lying_there(state, name, attempt.id) is not None
+    }
 
 
 def lying_there(state: State, node: str, id: AttemptId) -> tuple[JobRecord, TaskRecord] | None:

@@ -135,5 +135,5 @@ def node_seen_as(node: NodeRecord) -> Node:
         memory_bytes=node.facts.memory_bytes,
         labels=labels,
         cordoned=node.drained,
-        ready=node.silent_since_ms is None and not node.lost,
+        ready=node.silent_since_ms is None and not node.lost and not node.unhealthy,
     )

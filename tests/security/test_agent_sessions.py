@@ -1,0 +1,240 @@
+"""Sessions of a hostile agent: questions about logs, messages without sense, floods; and the whole way over TLS."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from gpuyard.errors import RefusedError
+from gpuyard.service import agent_pace
+from gpuyard.service.agents import AgentServer
+from gpuyard.service.certificates import Authority, fingerprint_of
+from gpuyard.service.log_requests import LogRequests
+from gpuyard.service.manager import Manager
+from gpuyard.wire.agents import (
+    SESSION,
+    AttemptId,
+    Desired,
+    Hello,
+    LogPiece,
+    ReadLog,
+    ReadParcel,
+    Refused,
+    Report,
+    Welcome,
+    decode_manager,
+    encode,
+)
+from gpuyard.worlds.standalone.intents import AdmitNode
+from gpuyard.worlds.standalone.lifecycle import JobState
+from gpuyard.worlds.standalone.store.opening import open_store
+from tests.security.besieged import LIAR, ROOT, Besieged, at_work, live_through
+from tests.security.refused_facts import GOOD, HUGE, OUT_OF_RANGE
+
+
+def test_only_the_session_that_is_asked_answers_for_a_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It even knows the number of the question here, which cannot be guessed."""
+
+    async def course(cluster: Besieged) -> None:
+        conversation, _ = await at_work(cluster)
+        machine, (id, *_) = cluster.machines["m1"], cluster.attempts_on("m1")
+        asked: list[ReadLog] = []
+        monkeypatch.setattr(machine, "_read", asked.append)
+        reading = asyncio.create_task(cluster.manager.read_log(id, 0, 100, 0))
+        await cluster.until(lambda: asked, "the question")
+        for _ in range(3):
+            await conversation.say(encode(LogPiece(asked[0].request, 0, b"forged", 6, True)))
+        assert not reading.done()
+        cluster.manager.log_piece(machine.told, LogPiece(asked[0].request, 0, b"x" * 101, 101))
+        assert "101 bytes" in (await reading).problem
+        for request in (1, 2, 3, asked[0].request):
+            await conversation.say(encode(LogPiece(request, 0, b"late", 4)))
+        await conversation.end()
+
+    live_through(course, tmp_path)
+
+
+async def _piece_of(requests: LogRequests, send: Any, *pieces: LogPiece, offset: int = 0) -> LogPiece:
+    asking = asyncio.create_task(requests.ask(send, AttemptId("1", 0, 1), offset, 10, 0, 0))
+    await asyncio.sleep(0)
+    (number,) = requests._open
+    for piece in pieces:
+        requests.answered(send, replace(piece, request=number))
+    return await asking
+
+
+@pytest.mark.parametrize(
+    ("piece", "offset", "problem"),
+    [
+        (LogPiece(0, 5, b"abc", 8), 5, ""),
+        (LogPiece(0, 7, b"abc", 10), 5, ""),
+        (LogPiece(0, 3, b"", 3), 5, ""),
+        (LogPiece(0, 4, b"abc", 10), 5, "begins at 4"),
+        (LogPiece(0, 5, b"a" * 11, 16), 5, "11 bytes"),
+        (LogPiece(0, 5, b"abc", 8), -3, ""),
+    ],
+)
+def test_an_answer_fits_the_question(piece: LogPiece, offset: int, problem: str) -> None:
+    found = asyncio.run(_piece_of(LogRequests(), lambda message: None, piece, offset=offset))
+    assert problem in found.problem
+    assert bool(found.problem) is bool(problem)
+
+
+def test_numbers_of_questions_are_no_row() -> None:
+    async def numbers() -> list[int]:
+        seen: list[ReadLog] = []
+        requests = LogRequests()
+        asks = [asyncio.create_task(requests.ask(seen.append, AttemptId("1", 0, 1), 0, 1, 0, 0)) for _ in range(20)]
+        await asyncio.sleep(0)
+        for ask in asks:
+            ask.cancel()
+        await asyncio.gather(*asks, return_exceptions=True)
+        assert len(requests) == 0
+        return [one.request for one in seen]
+
+    found = asyncio.run(numbers())
+    assert len(set(found)) == 20
+    assert max(found) > 1 << 55
+    assert sorted(found) != found
+
+
+def test_a_question_ends_with_the_session_that_was_asked(tmp_path: Path) -> None:
+    async def course(cluster: Besieged) -> None:
+        conversation, running = await at_work(cluster)
+        reading = asyncio.create_task(cluster.manager.read_log(running.id, 0, 100, 10_000))
+        await cluster.until(lambda: any(isinstance(one, ReadLog) for one in conversation.heard), "the question")
+        await conversation.end()
+        with pytest.raises(RefusedError, match="does not answer"):
+            await asyncio.wait_for(reading, 5)
+
+    live_through(course, tmp_path)
+
+
+# ---------------------------------------------------------------------------------------------- sessions and their pace
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\xff\xff",
+        b"\x83\xa4type\xa6report\xa7sent_ms\x01\xa1x" + b"\x91" * 100_000,
+        msgspec.msgpack.encode({"type": "report", "sent_ms": 1, "x": "abc"}).replace(b"sent_ms", b"sent_m\xff"),
+        msgspec.msgpack.encode({"type": "report", "sent_ms": float("nan")}),
+        encode(Report(0)),
+        encode(Report(-5)),
+        encode(Report(HUGE)),
+        encode(LogPiece(1, -1)),
+        encode(LogPiece(1, 0, b"x" * (256 * 1024 + 1))),
+        encode(ReadParcel("../../etc/passwd")),
+        encode(ReadParcel("0" * 64, -1)),
+        encode(Hello(LIAR, "i", "b", "0", GOOD)),
+    ],
+)
+def test_what_makes_no_sense_ends_the_session_with_the_reason(data: bytes, tmp_path: Path) -> None:
+    async def course(cluster: Besieged) -> None:
+        conversation, running = await at_work(cluster)
+        await conversation.say(data)
+        await cluster.until(lambda: conversation.over, "the end of the session")
+        assert conversation.refusal is not None
+        assert "refused" in conversation.refusal.why
+        assert conversation.refusal.again
+        assert cluster.manager.state.jobs[running.id.job].state is JobState.RUNNING
+        await conversation.end()
+
+    live_through(course, tmp_path)
+
+
+def test_an_agent_that_is_refused_again_and_again_has_to_wait(tmp_path: Path) -> None:
+    async def course(cluster: Besieged) -> None:
+        for _ in range(agent_pace.SESSIONS_PER_MINUTE + 1):
+            conversation = await cluster.greet()
+            await conversation.say(b"\xff")
+            await conversation.end()
+        last = conversation.heard[-1]
+        assert isinstance(last, Refused)
+        assert "sessions in a minute" in last.why
+        assert last.again
+
+    live_through(course, tmp_path)
+
+
+def test_reports_that_come_too_fast_wait_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0]
+    waited: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        waited.append(seconds)
+        now[0] += int(seconds * 1000)
+
+    async def flood() -> None:
+        pace = agent_pace.Pace()
+        for number in range(10_000):
+            await pace.keep(Report(1 + number), 100)
+
+    monkeypatch.setattr(agent_pace, "monotonic_ms", lambda: now[0])
+    monkeypatch.setattr(agent_pace.asyncio, "sleep", sleep)
+    asyncio.run(flood())
+    assert now[0] >= 1000 * (10_000 / agent_pace.REPORTS_PER_S - agent_pace.BURST_S) - 1000
+
+
+def test_a_join_token_takes_no_name_of_a_node_that_may_come_back(tmp_path: Path) -> None:
+    """After a restart no node is heard of for a moment."""
+
+    async def course(cluster: Besieged) -> None:
+        for silent in (None, 5):
+            state = cluster.manager.state
+            state.nodes["m1"] = replace(state.nodes["m1"], silent_since_ms=silent)
+            with pytest.raises(RefusedError) as refused:
+                await cluster.manager.do(AdmitNode("m1", "another"), ROOT)
+            assert refused.value.reason == "NodeKnown"
+        state.nodes["m1"] = replace(state.nodes["m1"], silent_since_ms=None)
+
+    live_through(course, tmp_path)
+
+
+# ---------------------------------------------------------------------------------------------- the whole way, over TLS
+
+
+@pytest.mark.slow
+def test_over_its_own_certificate_it_can_stop_neither_the_manager_nor_the_next_one(tmp_path: Path) -> None:
+    authority = Authority.in_folder(tmp_path / "tls", "besieged")
+    pair = authority.machine_with_key(LIAR)
+
+    async def live() -> None:
+        cluster = Besieged(tmp_path)
+        await cluster.start()
+        await cluster.manager.do(AdmitNode(LIAR, fingerprint_of(pair.certificate), vouched=True), ROOT)
+        server = AgentServer(cluster.manager, authority.server(("127.0.0.1",)), authority.pem)
+        port = await server.start("127.0.0.1:0")
+        secrets = grpc.ssl_channel_credentials(authority.pem, pair.key, pair.certificate)
+        before = cluster.honest_records()
+        for facts, why in OUT_OF_RANGE[:3]:
+            async with grpc.aio.secure_channel(f"127.0.0.1:{port}", secrets) as channel:
+                call = channel.stream_stream(SESSION)()
+                await call.write(encode(Hello(LIAR, "i", "b", "0", facts)))
+                assert isinstance(decode_manager(await call.read()), Welcome)
+                await call.write(encode(Report(7, facts=facts)))
+                assert isinstance(decode_manager(await call.read()), Desired)
+                assert why in cluster.manager.state.nodes[LIAR].unhealthy
+                await call.write(b"\xff" * 5_000_000)  # Longer than may be received.
+                assert await call.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        await cluster.goes_on()
+        assert cluster.honest_records() == before
+        await server.stop()
+        await cluster.stop()
+        again = Manager(open_store(tmp_path / "state.db"))
+        await again.start()
+        assert again.state.nodes[LIAR].unhealthy
+        await asyncio.sleep(0.2)
+        assert again.ready
+        await again.stop()
+
+    asyncio.run(live())
