@@ -96,7 +96,7 @@ class Company(Presence):
         first = tasks[0]
         if all(task.request.where == first.request.where for task in tasks):
             for spread in first.request.where.spreads:
-                kind = self._neighbours.kind(spread)
+                kind = self._neighbours.kind(spread, job)
                 if all(kind.has(job, task) for task in tasks):
                     nodes &= self._even(spread, job, first, len(tasks))
         return nodes
@@ -115,20 +115,20 @@ class Company(Presence):
         """Those whose company is forbidden, by the task's own rules and by theirs."""
         for rule in task.request.where.neighbours:
             if rule.apart:
-                yield self._neighbours.kind(rule).carriers, self._levels.of(rule.level)
+                yield self._neighbours.kind(rule, job).carriers, self._levels.of(rule.level)
         for kind in self._neighbours.of(job, task):
             for label, whereabouts in kind.apart.items():
                 yield whereabouts, self._levels.of(label)
 
     def _near(self, rule: Neighbour, job: Job, task: Task) -> Bools:
         """Domains in which there is one it must be near to. The first of its own kind may begin any."""
-        level, kind = self._levels.of(rule.level), self._neighbours.kind(rule)
+        level, kind = self._levels.of(rule.level), self._neighbours.kind(rule, job)
         found = level.holding(self._column(kind.carriers)[0])
         return level.inside if not found.any() and kind.has(job, task) else found
 
     def _even(self, spread: Spread, job: Job, task: Task, copies: int) -> Bools:
         """Domains that so many tasks may come to without having too many more than the emptiest."""
-        where, level, kind = task.request.where, self._levels.of(spread.level), self._neighbours.kind(spread)
+        where, level, kind = task.request.where, self._levels.of(spread.level), self._neighbours.kind(spread, job)
         nodes = self._counted_on(spread, where.spreads, where)
         staying = self._column(kind.carriers)[0]
         there = level.sums(np.where(nodes, staying, 0))
