@@ -71,10 +71,11 @@ def sees(snapshot: Snapshot, owner: Job, other: Job) -> bool:
     return scope is AffinityScope.CLUSTER or owner.queue == other.queue
 
 
-def repels(snapshot: Snapshot, owner: Job, other: Job) -> bool:
-    """Whether rules of one job keep another away: beyond its queue only where it can itself be made to give way."""
-    evictable = owner.queue in (NOBODY, other.queue) or (owner.preemptible and not owner.protected)
-    return evictable and sees(snapshot, owner, other)
+def repels(snapshot: Snapshot, owner: There, other: Job) -> bool:
+    """Whether rules of one task keep another job away: beyond its queue only where it can be made to give way."""
+    job = owner.job
+    can_go = job.preemptible and not job.protected and owner.task.state is not TaskState.STUCK
+    return (can_go or job.queue in (NOBODY, other.queue)) and sees(snapshot, job, other)
 
 
 def domain(node: Node, level: str) -> str:
@@ -120,7 +121,7 @@ def unwanted(snapshot: Snapshot, others: Iterable[There], job: Job, task: Task, 
         mine = [rule for rule in task.request.where.neighbours if rule.apart and is_meant(other.job, other.task, rule)]
         theirs = [rule for rule in other.task.request.where.neighbours if rule.apart and is_meant(job, task, rule)]
         mine = mine if sees(snapshot, job, other.job) else []
-        theirs = theirs if repels(snapshot, other.job, job) else []
+        theirs = theirs if repels(snapshot, other, job) else []
         if any(domain(node, r.level) and domain(node, r.level) == domain(other.node, r.level) for r in mine + theirs):
             yield other.task.id
 

@@ -26,7 +26,7 @@ from gpuyard.model.explanation import (
 from gpuyard.model.jobs import TaskState
 from gpuyard.model.plan import Action, Bind, Evict, Move, Promise, Resize
 from gpuyard.model.quantities import CPU, GPU, MEMORY, MILLI, format_amount
-from gpuyard.model.reasons import CLUSTER, GPU_MEMORY, MIG_PREFIX, NODES, TASKS, Reason, Token
+from gpuyard.model.reasons import CLUSTER, GPU_MEMORY, MIG_PREFIX, NODES, RULE, TASKS, Reason, Token
 
 MAX_HOLDERS_SHOWN: Final = 5
 MAX_NAMES_SHOWN: Final = 4
@@ -251,6 +251,8 @@ def _for_whom(reason: Reason) -> str:
 
 
 def _reclaimed(reason: Reason) -> str:
+    if reason.resource == RULE:
+        return f"gives way{_for_whom(reason)} of another queue, which is within its quota: {_KEPT_AWAY}"
     whose = _subject(reason, "queue", "its queue")
     held = f"{whose} has borrowed it"
     if reason.have > reason.need:
@@ -275,7 +277,12 @@ def _preempted(reason: Reason) -> str:
     return f"gives way{_for_whom(reason)}, which has a higher priority in {whose}"
 
 
+_KEPT_AWAY: Final = "a rule about other tasks kept that job off its node"
+
+
 def _moved(reason: Reason) -> str:
+    if reason.resource == RULE:
+        return f"is moved{_for_whom(reason)} of another queue: {_KEPT_AWAY}; it starts again there"
     why = f'make room for job "{reason.beneficiary}"' if reason.beneficiary else "leave its node free for larger jobs"
     return f"is moved to {why}; it starts again there"
 

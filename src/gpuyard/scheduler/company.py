@@ -15,7 +15,7 @@ import numpy as np
 from gpuyard.model.jobs import Job, Neighbour, Operator, Spread, Task
 from gpuyard.model.nodes import OWN_LABEL
 from gpuyard.scheduler.columns import Bools, Ints
-from gpuyard.scheduler.neighbours import Condition, Whereabouts, rules_of
+from gpuyard.scheduler.neighbours import Condition, Kind, Whereabouts, rules_of
 from gpuyard.scheduler.presence import Presence
 from gpuyard.scheduler.topology import Level
 
@@ -34,6 +34,14 @@ class Open(NamedTuple):
         return Open(
             nodes if self.now is None else self.now & nodes, nodes if self.later is None else self.later & nodes
         )
+
+
+class Spot(NamedTuple):
+    """A task at a place."""
+
+    job: Job
+    task: Task
+    position: int
 
 
 class Company(Presence):
@@ -119,6 +127,22 @@ class Company(Presence):
         for kind in self._neighbours.of(job, task):
             for label, whereabouts in kind.apart.items():
                 yield whereabouts, self._levels.of(label)
+
+    def keeps_apart(self, one: Spot, other: Spot) -> bool:
+        """Whether a rule of one task keeps another out of its domain."""
+        for rule in one.task.request.where.neighbours:
+            if rule.apart and self._neighbours.repelled(rule, one.job, one.task).has(other.job, other.task):
+                level = self._levels.of(rule.level)
+                if level.inside[one.position] and level.domain[one.position] == level.domain[other.position]:
+                    return True
+        return False
+
+    def keeping_apart(self, kind: Kind) -> Iterator[tuple[str, Ints]]:
+        """By level, how many tasks that keep apart from a kind stay on each node."""
+        for label, whereabouts in kind.apart.items():
+            staying = self._column(whereabouts)[0]
+            if staying.any():
+                yield label, staying
 
     def _near(self, rule: Neighbour, job: Job, task: Task) -> Bools:
         """Domains in which there is one it must be near to. The first of its own kind may begin any."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from gpuyard.model.jobs import DeviceShare, Job, Task
+from gpuyard.model.jobs import DeviceShare, Job, Task, TaskState
 from gpuyard.model.plan import Action, Bind, Evict, Move, Plan, Promise, Waiting
 from gpuyard.model.reasons import Reason, Token
 from gpuyard.policies.fragmentation import Gradient, typical_tasks
@@ -253,10 +253,10 @@ class Draft:
             self.reserved.follow(entry)
 
     def _part_with(self, evicted: list[Evicted], times: int) -> None:
-        """Whoever runs is there until it has gone; what had only just been given a place never came."""
+        """Whoever runs is there until it has gone; what was only given or promised a place never came."""
         for presence in self._presences():
             for one in evicted:
-                if one.holding.placed is None:
+                if one.holding.placed is None and one.holding.task.state is TaskState.RUNNING:
                     presence.leave(one.job, one.holding.task, one.holding.position, times)
                 else:
                     presence.come(one.job, one.holding.task, one.holding.position, -times)

@@ -240,9 +240,9 @@ class Neighbours:
         """The kind that a rule of a task of this ledger looks at."""
         return self._known(rule, self.scopes.sight(job, rule))
 
-    def repelled(self, rule: Neighbour, job: Job) -> Kind:
+    def repelled(self, rule: Neighbour, job: Job, task: Task) -> Kind:
         """The kind that a rule which keeps apart keeps away."""
-        return self._known(rule, self.scopes.repelled(job, rule))
+        return self._known(rule, self.scopes.repelled(job, task, rule))
 
     def _known(self, rule: Rule, reach: Reach) -> Kind:
         known = self._of_rule.get((id(rule), reach))
@@ -272,7 +272,7 @@ class Neighbours:
             yield kind.carriers
         for rule in self.rules(task):
             if isinstance(rule, Neighbour) and rule.apart:
-                yield _apart(self.repelled(rule, job), rule.level)
+                yield _apart(self.repelled(rule, job, task), rule.level)
 
     # Following ---------------------------------------------------------------------------------------------------
 
@@ -310,7 +310,7 @@ class Neighbours:
                 kind.drawn += times * _draws(rule)
                 used.add(kind)
                 if isinstance(rule, Neighbour) and rule.apart:
-                    repelled = self._known_or_new(rule, self.scopes.repelled(job, rule))
+                    repelled = self._known_or_new(rule, self.scopes.repelled(job, task, rule))
                     repelled.users += times
                     used.add(repelled)
 

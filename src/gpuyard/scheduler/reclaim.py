@@ -8,7 +8,7 @@ and every queue above it up to where the two families part, holds more than it i
 from __future__ import annotations
 
 from collections import ChainMap, Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from operator import attrgetter
 from operator import sub as minus
 from typing import NamedTuple
@@ -191,6 +191,10 @@ class ReclaimRules:
         while not frames[here].leaf:
             here = max((at for at in frames[here].children if at in lost_ms), key=rank)
         return here
+
+    def closes(self, block: Block) -> Collection[int]:
+        """It takes up what it holds, and no more."""
+        return ()
 
     def alternatives(self, last: Block) -> Iterator[Block]:
         return same_rank(self.blocks_of(self.givers[last.leaf]), last)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from gpuyard.model.jobs import NOBODY, Job, Neighbour, SoftNeighbour, SoftSpread, Spread
+from gpuyard.model.jobs import NOBODY, Job, Neighbour, SoftNeighbour, SoftSpread, Spread, Task, TaskState
 from gpuyard.model.queues import AffinityScope, Queue
 
 Reach = str | None
@@ -38,10 +38,11 @@ class Scopes:
             return self._reaches[job.queue]
         return None if self._default is AffinityScope.CLUSTER else job.queue
 
-    def repelled(self, job: Job, rule: Neighbour) -> Reach:
-        """How far a rule that keeps apart keeps others away. No further than its own queue, where its job cannot give
-        way: else it would hold the place against those who are owed it."""
-        if job.may_stop or job.queue == NOBODY or rule.physical:
+    def repelled(self, job: Job, task: Task, rule: Neighbour) -> Reach:
+        """How far a rule that keeps apart keeps others away. No further than its own queue, where its task cannot give
+        way, or should long have gone: else it would hold the place against those who are owed it."""
+        can_go = job.may_stop and task.state is not TaskState.STUCK
+        if can_go or job.queue == NOBODY or rule.physical:
             return self.sight(job, rule)
         return job.queue
 
