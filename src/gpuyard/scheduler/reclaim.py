@@ -50,10 +50,15 @@ class Reclaim:
 
     def attempt(self, waiter: Waiter, everyone: Everyone) -> bool:
         """Place a job by taking back what its queue is owed."""
-        if not self.within_fair_share(waiter):
+        if not self.may_take(waiter):
             return False
         rules = ReclaimRules(self, waiter)
         return rules.could_be_enough() and Search(self.draft, waiter, rules, everyone).run()
+
+    def may_take(self, waiter: Waiter) -> bool:
+        """Whether anybody gives anything back for a job: it asks for something that is shared out, and no more of it
+        than its queue should have."""
+        return any(waiter.asked) and self.within_fair_share(waiter)
 
     def within_fair_share(self, waiter: Waiter) -> bool:
         """Whether its queue would hold no more than its fair share with it: else nobody gives anything back."""

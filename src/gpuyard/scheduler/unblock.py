@@ -16,7 +16,7 @@ import numpy as np
 
 from gpuyard.model.jobs import Job, TaskState
 from gpuyard.model.reasons import RULE, Reason, Token
-from gpuyard.scheduler.blocks import Block, Judge
+from gpuyard.scheduler.blocks import Anyone, Block, Judge
 from gpuyard.scheduler.draft import Draft, Everyone, Holding
 from gpuyard.scheduler.jobbook import Waiter
 from gpuyard.scheduler.reclaim import Reclaim, ReclaimRules
@@ -58,7 +58,7 @@ class UnblockRules(ReclaimRules):
 
     def __init__(self, step: Reclaim, waiter: Waiter, repelling: Repelling) -> None:
         super().__init__(step, waiter)
-        if not step.within_fair_share(waiter):
+        if not step.may_take(waiter):
             self.givers = {}
         self._repelling = repelling
         self._made: dict[str, tuple[Block, ...]] = {}
@@ -128,6 +128,8 @@ class UnblockRules(ReclaimRules):
     # What is allowed ---------------------------------------------------------------------------------------------
 
     def judge(self, counted: Sequence[Block]) -> Judge:
+        if not self.givers:
+            return Anyone()
         return _ButCarriers(super().judge(self._others(counted)), self._others)
 
     def _others(self, blocks: Iterable[Block]) -> list[Block]:
