@@ -181,6 +181,10 @@ def _forbidden_nodes(reason: Reason) -> str:
         why = "which have no label that the rules are about"
         return f"{rules} leave it none of {nodes}, {why}: label nodes, or change the rules"
     left = f"only {reason.have} of {nodes}" if reason.have else f"none of {nodes}"
+    if reason.carriers:
+        others = " and ".join(f'job "{carrier}"' for carrier in reason.carriers)
+        gives = "which gives way to jobs within the quota of their queue"
+        return f"{rules} leave it {left}: a rule of {others} keeps it away, {gives}; wait, or ask for more quota"
     return f"{rules} leave it {left}: wait for those tasks, or change the rules"
 
 

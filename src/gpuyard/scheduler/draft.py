@@ -80,6 +80,8 @@ class Evicted(msgspec.Struct, gc=False, eq=False):
     """Set when it is settled that it goes."""
     moved_to: Placed | None = None
     """Its new place, where it has one."""
+    keeps_room: bool = False
+    """Whether what it held is given to nobody else in this cycle: it goes for its rule, not for its GPUs."""
 
     @property
     def stays(self) -> bool:
@@ -241,6 +243,9 @@ class Draft:
             entry.charges[key] = entry.charges.get(key, 0) + 1
         entry.undos = [self.nodes.evict(position, tasks) for position, tasks in by_node.items()]
         for one in evicted:
+            if one.keeps_room:
+                holding = one.holding
+                entry.undos.append(self.nodes.promise(holding.position, holding.task.request, holding.shares))
             placed = one.holding.placed
             if placed is not None and not placed.waits:
                 # It had not started: its place is free at once.

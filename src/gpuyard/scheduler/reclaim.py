@@ -94,8 +94,7 @@ class ReclaimRules:
         for frame in self.draft.queues.frames:
             if frame.leaf and frame.at != self.waiter.leaf and self.step.blocks.any_in(frame.at):
                 giver = self._giver(frame.at)
-                over = all(self.holds_more(level, self.held[level.at]) for level in giver.levels)
-                if over or (self.may_move and self.may_shuffle(giver, self.held)):
+                if self.has_borrowed(giver) or (self.may_move and self.may_shuffle(giver, self.held)):
                     yield giver
 
     def _giver(self, leaf: int) -> Giver:
@@ -121,6 +120,10 @@ class ReclaimRules:
             bound is None or self.held[at][position] + self.waiter.asked[position] <= bound
             for position, bound in enumerate(quota)
         )
+
+    def has_borrowed(self, giver: Giver) -> bool:
+        """Whether a queue, and each above it up to where the families part, holds more than it must be left with."""
+        return all(self.holds_more(level, self.held[level.at]) for level in giver.levels)
 
     def holds_more(self, level: Level, amounts: Sequence[int]) -> bool:
         return any(amounts[position] > bound for position, bound in level.bounds)

@@ -38,22 +38,24 @@ class Repelling:
         }
         self._in_domain: dict[tuple[str, int], list[Carrier]] = {}
         """By level and domain, which they keep the waiter out of."""
+        self._levels: set[str] = set()
         if draft.company is not None and any(waiter.kin):
             self._placed = self._placed_by_position()
             for kind in self._kinds():
                 for label, staying in draft.company.keeping_apart(kind):
+                    self._levels.add(label)
                     self._find(kind, label, np.flatnonzero(staying).tolist())
 
     def __bool__(self) -> bool:
         return bool(self._in_domain)
 
     def closing(self, position: int) -> list[Carrier]:
-        """Those who keep the waiter off a node."""
-        found: list[Carrier] = []
-        for label in sorted({label for label, _ in self._in_domain}):
+        """Those who keep the waiter off a node, each once and by name: in which order they were found says nothing."""
+        found: dict[tuple[str, str], Carrier] = {}
+        for label in self._levels:
             domain = int(self.draft.ledger.levels.of(label).domain[position])
-            found += [one for one in self._in_domain.get((label, domain), ()) if one not in found]
-        return found
+            found |= {(job.id, task.id): (job, task) for job, task in self._in_domain.get((label, domain), ())}
+        return [found[key] for key in sorted(found)]
 
     def closed(self) -> Bools:
         """The nodes the waiter is kept off."""

@@ -2,7 +2,8 @@
 
 Place in the flow: after reclaim, for a job that fits nowhere even where all that was borrowed is taken back. Jobs whose
 rules keep it away go first, then what others borrowed. How little a carrier holds, how young it is and what its own
-queue is owed does not matter: what counts is its rule, and it starts again wherever that keeps nobody away.
+queue is owed does not matter: what counts is its rule, and it starts again wherever that keeps nobody away. The whole
+GPUs it held are not what the job gets, unless they were borrowed: without the rule, too, they were not to be had.
 Invariants: only rules of the carrier stand between the two, never those of the job; and no job that was itself last
 stopped for its rule makes others go in this way, so that jobs that keep each other away in a ring come to rest.
 """
@@ -13,6 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Final
 
 import numpy as np
+from msgspec.structs import replace
 
 from gpuyard.model.jobs import Job, TaskState
 from gpuyard.model.reasons import RULE, Reason, Token
@@ -20,7 +22,7 @@ from gpuyard.scheduler.blocks import Anyone, Block, Judge
 from gpuyard.scheduler.draft import Draft, Everyone, Holding
 from gpuyard.scheduler.jobbook import Waiter
 from gpuyard.scheduler.reclaim import Reclaim, ReclaimRules
-from gpuyard.scheduler.repelling import Carrier, Repelling, has_yielded, is_within_quota, lacking_milli
+from gpuyard.scheduler.repelling import Repelling, has_yielded, is_within_quota, lacking_milli
 from gpuyard.scheduler.search import Search
 
 NODES_LOOKED_AT: Final = 128
@@ -46,8 +48,11 @@ class Unblock:
         repelling = Repelling(self.draft, waiter)
         if not repelling:
             return False
-        rules = UnblockRules(self._reclaim, waiter, repelling)
-        return rules.any_carrier() and Search(self.draft, waiter, rules, everyone).run()
+        for borrowers_as_such in (False, True):
+            rules = UnblockRules(self._reclaim, waiter, repelling, borrowers_as_such)
+            if rules.any_carrier() and Search(self.draft, waiter, rules, everyone).run():
+                return True
+        return False
 
 
 class UnblockRules(ReclaimRules):
@@ -56,16 +61,21 @@ class UnblockRules(ReclaimRules):
     # The job is served first: else a carrier whose turn comes before it would take its place back, and keep it away.
     job_first = True
 
-    def __init__(self, step: Reclaim, waiter: Waiter, repelling: Repelling) -> None:
+    def __init__(self, step: Reclaim, waiter: Waiter, repelling: Repelling, borrowers_as_such: bool) -> None:
         super().__init__(step, waiter)
         if not step.may_take(waiter):
             self.givers = {}
         self._repelling = repelling
-        self._made: dict[str, tuple[Block, ...]] = {}
+        borrowers = frozenset(leaf for leaf, giver in self.givers.items() if self.has_borrowed(giver))
+        self._by_the_order = borrowers if borrowers_as_such else frozenset()
+        """Queues that leave whole GPUs of carriers to the job, as far as they have borrowed them."""
+        self._known: dict[str, tuple[Block, ...]] = {}
         self._carriers: dict[int, Block] = {}
         """By identity."""
         for position in self._nodes():
             self._carriers |= {id(block): block for block in self._closing(position)}
+        self._apart = {block.job.id for block in self._carriers.values() if block.leaf not in self._by_the_order}
+        """Jobs that go for their rules alone."""
 
     def any_carrier(self) -> bool:
         """Whether any could go."""
@@ -84,38 +94,37 @@ class UnblockRules(ReclaimRules):
 
     def _closing(self, position: int) -> list[Block]:
         """What must go for a node to be open; nothing where one of those cannot go."""
-        found: list[Block] = []
-        for carrier in self._repelling.closing(position):
-            blocks = self._blocks_of(carrier)
-            if not blocks:
+        found: dict[int, Block] = {}
+        for job, task in self._repelling.closing(position):
+            leaf = self.draft.queues.leaf_at(job.queue)
+            if leaf < 0 or not job.may_stop or not is_within_quota(self.draft, self.waiter, leaf):
                 return []
-            found += blocks
-        return list(dict.fromkeys(found))
+            blocks = self._all_of(job, leaf)
+            last = next((at for at, block in enumerate(blocks) if _holds(block, task.id)), -1)
+            if last < 0:
+                return []
+            found |= {id(block): block for block in blocks[: last + 1]}
+        return [block for block in found.values() if not self._goes_in_order(block)]
 
-    def _blocks_of(self, carrier: Carrier) -> Sequence[Block]:
-        """A job's blocks up to the one that holds a task, in the order they go; nothing where it cannot."""
-        job, task = carrier
-        leaf = self.draft.queues.leaf_at(job.queue)
-        if leaf < 0 or not job.may_stop or not is_within_quota(self.draft, self.waiter, leaf):
-            return ()
-        blocks = self._all_of(job, leaf)
-        last = next((at for at, block in enumerate(blocks) if _holds(block, task.id)), -1)
-        return blocks[: last + 1]
+    def _goes_in_order(self, block: Block) -> bool:
+        return block.leaf in self._by_the_order and any(one.task.request.whole for one in block.holdings)
 
     def _all_of(self, job: Job, leaf: int) -> tuple[Block, ...]:
-        if job.id in self.draft.disturbed:
-            return ()
-        unstarted = self.step.blocks.unstarted
-        started = any(task.state is TaskState.RUNNING for task in job.tasks)
-        if started or job.id in unstarted:
-            return self.step.blocks.of(self.step.blocks.as_placed(job.id) if job.id in unstarted else job, leaf)
-        if job.id not in self._made:
-            self._made[job.id] = promised_block(self.draft, job, leaf)
-        return self._made[job.id]
+        """All blocks of a carrier, in the order they go."""
+        if job.id not in self._known:
+            made = self.step.blocks
+            if any(task.state is TaskState.RUNNING for task in job.tasks) or job.id in made.unstarted:
+                blocks = made.of(made.as_placed(job.id) if job.id in made.unstarted else job, leaf)
+            else:
+                blocks = () if job.id in self.draft.disturbed else promised_block(self.draft, job, leaf)
+            self._known[job.id] = blocks if leaf in self._by_the_order else _keeping_room(blocks)
+        return self._known[job.id]
 
     def blocks(self) -> Iterator[Block]:
         yield from self._carriers.values()
-        yield from (block for block in super().blocks() if id(block) not in self._carriers)
+        for block in super().blocks():
+            if id(block) not in self._carriers and block.job.id not in self._apart:
+                yield block
 
     def closes(self, block: Block) -> Collection[int]:
         if id(block) not in self._carriers:
@@ -180,6 +189,15 @@ def promised_block(draft: Draft, job: Job, leaf: int) -> tuple[Block, ...]:
         amounts = draft.ledger.amounts(task, draft.shapes.of(task.request), position)
         holdings.append(Holding(task, position, draft.nodes.held(job, task), amounts))
     return (Block(job, leaf, tuple(holdings), 0, surplus=False),) if holdings else ()
+
+
+def _keeping_room(blocks: Iterable[Block]) -> tuple[Block, ...]:
+    """The same blocks, whose whole GPUs nobody gets."""
+    copies: dict[int, Block] = {}
+    for block in blocks:
+        before = tuple([copies[id(one)] for one in block.before])
+        copies[id(block)] = replace(block, before=before, keeps_room=True)
+    return tuple(copies.values())
 
 
 def _holds(block: Block, task: str) -> bool:
