@@ -32,7 +32,7 @@ from gpuyard.model.jobs import (
 )
 from gpuyard.model.nodes import Device, MigSlices, Node, Taint, Topology, mig_slice_milli
 from gpuyard.model.quantities import CPU, GPU, MEMORY, MILLI, gpu_model_resource, memory_bytes, milli
-from gpuyard.model.queues import Queue, QueueShare
+from gpuyard.model.queues import AffinityScope, Queue, QueueShare
 from gpuyard.model.snapshot import Snapshot
 
 DEFAULT_TEAM: Final = "team"
@@ -279,6 +279,7 @@ class ClusterBuilder(msgspec.Struct, frozen=True):
     given_jobs: tuple[JobBuilder, ...] = ()
     topologies: tuple[Topology, ...] = ()
     now_ms: int = 0
+    affinity_scope: AffinityScope = AffinityScope.QUEUE
 
     def nodes(self, count: int, gpus: int = 8, model: str = "gpu", memory_mib: int = DEFAULT_GPU_MIB) -> ClusterBuilder:
         """So many equal nodes, named node-1, node-2, …"""
@@ -312,6 +313,10 @@ class ClusterBuilder(msgspec.Struct, frozen=True):
     def levels(self, name: str, *labels: str) -> ClusterBuilder:
         return replace(self, topologies=(*self.topologies, Topology(name, labels)))
 
+    def scope(self, scope: AffinityScope) -> ClusterBuilder:
+        """How far rules of jobs reach, where no queue says it."""
+        return replace(self, affinity_scope=scope)
+
     def at(self, now_ms: int) -> ClusterBuilder:
         return replace(self, now_ms=now_ms)
 
@@ -321,7 +326,9 @@ class ClusterBuilder(msgspec.Struct, frozen=True):
         named = {queue.name for queue in self.given_queues}
         missing = sorted({job.queue for job in jobs} - named - {NOBODY})
         queues = (*self.given_queues, *(Queue(name, order=len(named) + i) for i, name in enumerate(missing)))
-        return Snapshot(self.given_nodes, queues, jobs, self.topologies, now_ms=self.now_ms)
+        return Snapshot(
+            self.given_nodes, queues, jobs, self.topologies, now_ms=self.now_ms, affinity_scope=self.affinity_scope
+        )
 
 
 def a_job(id: str) -> JobBuilder:

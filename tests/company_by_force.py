@@ -8,8 +8,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
-from gpuyard.model.jobs import DESPITE_CORDON, Job, LabelRule, Neighbour, SoftSpread, Spread, Task, TaskState, Where
+from gpuyard.model.jobs import (
+    DESPITE_CORDON,
+    NOBODY,
+    Job,
+    LabelRule,
+    Neighbour,
+    SoftSpread,
+    Spread,
+    Task,
+    TaskState,
+    Where,
+)
 from gpuyard.model.nodes import Node
+from gpuyard.model.queues import AffinityScope
 from gpuyard.model.snapshot import Snapshot
 from tests.replay import HELD_LATER, HELD_NOW, closed, tolerates
 
@@ -37,6 +49,35 @@ def is_meant(job: Job, task: Task, rule: Neighbour) -> bool:
     return fulfils(job, task, rule.labels, rule.rules)
 
 
+def path(snapshot: Snapshot, name: str | None) -> list[str]:
+    """A queue and all above it."""
+    queues = {queue.name: queue for queue in snapshot.queues}
+    found = []
+    while name in queues:
+        found.append(name)
+        name = queues[name].parent
+    return found
+
+
+def sees(snapshot: Snapshot, owner: Job, other: Job) -> bool:
+    """Whether rules of one job are about another at all: by the nearest queue that says how far."""
+    if NOBODY in (owner.queue, other.queue):
+        return True
+    scopes = {queue.name: queue.affinity_scope for queue in snapshot.queues}
+    said = next((name for name in path(snapshot, owner.queue) if scopes[name] is not None), None)
+    scope = snapshot.affinity_scope if said is None else scopes[said]
+    if scope is AffinityScope.SUBTREE:
+        return said in path(snapshot, other.queue)
+    return scope is AffinityScope.CLUSTER or owner.queue == other.queue
+
+
+def repels(snapshot: Snapshot, owner: There, other: Job) -> bool:
+    """Whether rules of one task keep another job away: beyond its queue only where it can be made to give way."""
+    job = owner.job
+    can_go = job.preemptible and not job.protected and owner.task.state is not TaskState.STUCK
+    return (can_go or job.queue in (NOBODY, other.queue)) and sees(snapshot, job, other)
+
+
 def domain(node: Node, level: str) -> str:
     """Empty where the node lies in none."""
     return node.labels.get(level, node.name if level in HOST else "")
@@ -60,12 +101,13 @@ def staying(snapshot: Snapshot, but: Task | None = None) -> list[There]:
 def objections(snapshot: Snapshot, job: Job, task: Task, node: Node, now: bool) -> list[str]:
     """Everything that rules between tasks have against one more task on a node; `now`: starting at once."""
     others = staying(snapshot, task)
-    found = [f"{task.id} meets {other}" for other in unwanted(others, job, task, node)]
+    found = [f"{task.id} meets {other}" for other in unwanted(snapshot, others, job, task, node)]
     if now:
         leaving = present(snapshot, HELD_NOW - HELD_LATER, task)
-        found += [f"{task.id} meets {other}, which has not left" for other in unwanted(leaving, job, task, node)]
+        meets = unwanted(snapshot, leaving, job, task, node)
+        found += [f"{task.id} meets {other}, which has not left" for other in meets]
     for rule in task.request.where.neighbours:
-        if not rule.apart and not is_near(others, job, task, node, rule):
+        if not rule.apart and not is_near(snapshot, others, job, task, node, rule):
             found.append(f"{task.id} is not near {rule.labels} {rule.rules} on {node.name}")
     for spread in task.request.where.spreads:
         if not is_even(snapshot, others, job, task, node, spread):
@@ -73,17 +115,20 @@ def objections(snapshot: Snapshot, job: Job, task: Task, node: Node, now: bool) 
     return found
 
 
-def unwanted(others: Iterable[There], job: Job, task: Task, node: Node) -> Iterator[str]:
+def unwanted(snapshot: Snapshot, others: Iterable[There], job: Job, task: Task, node: Node) -> Iterator[str]:
     """Tasks in one of the node's domains that the task must be apart from, or that must be apart from it."""
     for other in others:
         mine = [rule for rule in task.request.where.neighbours if rule.apart and is_meant(other.job, other.task, rule)]
         theirs = [rule for rule in other.task.request.where.neighbours if rule.apart and is_meant(job, task, rule)]
+        mine = mine if sees(snapshot, job, other.job) else []
+        theirs = theirs if repels(snapshot, other, job) else []
         if any(domain(node, r.level) and domain(node, r.level) == domain(other.node, r.level) for r in mine + theirs):
             yield other.task.id
 
 
-def is_near(others: Iterable[There], job: Job, task: Task, node: Node, rule: Neighbour) -> bool:
+def is_near(snapshot: Snapshot, others: list[There], job: Job, task: Task, node: Node, rule: Neighbour) -> bool:
     here = domain(node, rule.level)
+    others = [other for other in others if sees(snapshot, job, other.job)]
     domains = {domain(other.node, rule.level) for other in others if is_meant(other.job, other.task, rule)} - {""}
     if not domains and is_meant(job, task, rule):
         return bool(here)
@@ -104,16 +149,18 @@ def is_even(snapshot: Snapshot, others: list[There], job: Job, task: Task, node:
     tasks = dict.fromkeys((domain(one, spread.level) for one in counted), 0)
     names = {one.name for one in counted}
     for other in others:
-        if other.node.name in names and fulfils(other.job, other.task, (), spread.rules):
+        meant = sees(snapshot, job, other.job) and fulfils(other.job, other.task, (), spread.rules)
+        if other.node.name in names and meant:
             tasks[domain(other.node, spread.level)] += 1
     fewest = min(tasks.values()) if tasks and len(tasks) >= spread.min_domains else 0
     itself = fulfils(job, task, (), spread.rules)
     return tasks.get(domain(node, spread.level), 0) + itself - fewest <= spread.max_skew
 
 
-def wanted(snapshot: Snapshot, task: Task, node: Node) -> int:
+def wanted(snapshot: Snapshot, job: Job, task: Task, node: Node) -> int:
     """How much a task wants a node: for what it is, less its soft taints, and for who is there."""
-    where, others = task.request.where, staying(snapshot, task)
+    where = task.request.where
+    others = [other for other in staying(snapshot, task) if sees(snapshot, job, other.job)]
     total = sum(one.weight for one in where.preferences if all(rule.accepts(node.labels) for rule in one.rules))
     soft = [taint for taint in node.taints if taint.soft]
     total -= 100 * sum(not any(tolerates(one, taint) for one in where.tolerations) for taint in soft)

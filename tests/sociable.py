@@ -29,7 +29,7 @@ from gpuyard.model.jobs import (
     Where,
 )
 from gpuyard.model.nodes import Device, Node, Taint
-from gpuyard.model.queues import Queue
+from gpuyard.model.queues import AffinityScope, Queue
 from gpuyard.model.snapshot import Snapshot
 from tests.replay import View
 from tests.strategies import FABRIC, find_place, rarely, record, some
@@ -142,7 +142,17 @@ def jobs(draw: st.DrawFn, id: str) -> Job:
     count = draw(some(1, 1, 1, 1, 2, 3))
     tasks = tuple(Task(f"{id}-{index}", request, labels=draw(some(*LABELS))) for index in range(count))
     group = TaskGroup(min_tasks=draw(some(1, count)))
-    return Job(id, draw(some("q0", "q0", "q0", "q1", NOBODY)), tasks, group, labels=draw(some((), (), *LABELS[1:])))
+    queue, labels = draw(some("q0", "q0", "q0", "q1", NOBODY)), draw(some((), (), *LABELS[1:]))
+    return Job(id, queue, tasks, group, labels=labels, preemptible=draw(some(True, True, True, False)))
+
+
+@st.composite
+def trees(draw: st.DrawFn) -> tuple[Queue, ...]:
+    """Two teams, mostly of one department; how far their rules reach is said anywhere or nowhere."""
+    scopes = some(None, None, *AffinityScope)
+    parent = draw(some("d", "d", None))
+    teams = [Queue(name, parent, order=order, affinity_scope=draw(scopes)) for order, name in enumerate(("q0", "q1"))]
+    return (*teams, Queue("d", order=2, affinity_scope=draw(scopes))) if parent else tuple(teams)
 
 
 @st.composite
@@ -154,7 +164,8 @@ def sociable_clusters(draw: st.DrawFn, max_jobs: int = 8) -> Snapshot:
     for number in range(draw(st.integers(1, max_jobs))):
         job = draw(jobs(f"j{number}"))
         drawn.append(draw(started(job, hardware, now, later)) if draw(some(True, False)) else job)
-    return Snapshot(hardware, (Queue("q0"), Queue("q1", order=1)), tuple(drawn), (FABRIC,), now_ms=60_000)
+    scope = draw(some(AffinityScope.QUEUE, AffinityScope.CLUSTER))
+    return Snapshot(hardware, draw(trees()), tuple(drawn), (FABRIC,), now_ms=60_000, affinity_scope=scope)
 
 
 @st.composite

@@ -37,7 +37,7 @@ from gpuyard.model.jobs import (
 )
 from gpuyard.model.nodes import Device, MigSlices, Node, Taint, Topology
 from gpuyard.model.quantities import CPU, GPU, MILLI, gpu_model_resource
-from gpuyard.model.queues import Queue, QueueShare, QueueUsage
+from gpuyard.model.queues import AffinityScope, Queue, QueueShare, QueueUsage
 from gpuyard.model.snapshot import (
     Change,
     JobGone,
@@ -395,7 +395,7 @@ def histories(draw: st.DrawFn, snapshot: Snapshot, max_changes: int = 6) -> tupl
 
 @st.composite
 def next_change(draw: st.DrawFn, snapshot: Snapshot, number: int) -> Change:
-    kinds = ["new job", "queues", "time", "usage", "new node", "node"] + ["job"] * 4 * bool(snapshot.jobs)
+    kinds = ["new job", "queues", "scope", "time", "usage", "new node", "node"] + ["job"] * 4 * bool(snapshot.jobs)
     match draw(some(*kinds)):
         case "new job":
             return JobSeen(draw(jobs(f"new{number}", leaf_names(snapshot.queues))))
@@ -403,6 +403,9 @@ def next_change(draw: st.DrawFn, snapshot: Snapshot, number: int) -> Change:
             return draw(changed_job(snapshot))
         case "queues":
             return QueuesSet(draw(queue_trees()))
+        case "scope":
+            other = replace(draw(st.sampled_from(snapshot.queues)), affinity_scope=draw(some(None, *AffinityScope)))
+            return QueuesSet(tuple(other if queue.name == other.name else queue for queue in snapshot.queues))
         case "usage":
             names = some(*(queue.name for queue in snapshot.queues))
             return UsageSet((QueueUsage(draw(names), GPU, draw(some(0, 100_000, 900_000))),))
@@ -417,7 +420,7 @@ def next_change(draw: st.DrawFn, snapshot: Snapshot, number: int) -> Change:
 def changed_job(draw: st.DrawFn, snapshot: Snapshot) -> Change:
     """One job starts, ends, is gone, or is wanted more."""
     job = draw(st.sampled_from(snapshot.jobs))
-    match draw(some("start", "start", "end", "back", "gone", "priority")):
+    match draw(some("start", "start", "end", "back", "gone", "priority", "protected")):
         case "start":
             now, later = view(snapshot.jobs, HELD_NOW), view(snapshot.jobs, HELD_LATER)
             return JobSeen(draw(started(job, snapshot.nodes, now, later)) if snapshot.nodes else job)
@@ -427,6 +430,8 @@ def changed_job(draw: st.DrawFn, snapshot: Snapshot) -> Change:
             return JobSeen(sent_back(job))
         case "gone":
             return JobGone(job.id)
+        case "protected":
+            return JobSeen(replace(job, protected=not job.protected))
     return JobSeen(replace(job, priority=draw(some(10, 50, 90))))
 
 

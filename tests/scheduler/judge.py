@@ -101,7 +101,7 @@ def unwelcome(books: Books, job: Job) -> bool:
         True
         for task in books.jobs[job.id].tasks
         if task.node in books.nodes
-        for _ in unwanted(staying(snapshot, task), job, task, books.nodes[task.node])
+        for _ in unwanted(snapshot, staying(snapshot, task), job, task, books.nodes[task.node])
     )
 
 

@@ -59,7 +59,7 @@ def test_nobody_comes_to_meet_whom_it_must_be_apart_from_whoever_gives_way(clust
     before = {task.id: task for job in cluster.jobs for task in job.tasks}
     for one in staying(after):
         if before[one.task.id].node != one.task.node:
-            met = list(unwanted(staying(after, one.task), one.job, one.task, nodes[one.task.node]))
+            met = list(unwanted(after, staying(after, one.task), one.job, one.task, nodes[one.task.node]))
             assert met == [], f"{one.task.id} has come to {one.task.node}"
 
 

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from gpuyard.model.jobs import Job, LabelRule, Neighbour, Operator, Request, Task, TaskState, Where
 from gpuyard.model.plan import Bind, Evict, Move, Plan, Promise
+from gpuyard.model.queues import AffinityScope
 from gpuyard.model.reasons import Token
 from gpuyard.model.snapshot import JobGone, JobSeen, Snapshot
 from gpuyard.policies.policy import DEFAULT, Step
@@ -53,7 +54,7 @@ def test_a_port_in_use_by_one_that_is_ending_is_not_given_away_before_it_has_end
 
 
 def test_a_task_evicted_for_another_keeps_its_port_until_it_has_gone() -> None:
-    cluster = a_cluster().nodes(1, gpus=2).queue("owed", quota=2).queue("lent", quota=0)
+    cluster = a_cluster().nodes(1, gpus=2).queue("owed", quota=2).queue("lent", quota=0).scope(AffinityScope.CLUSTER)
     victim = a_job("r").team("lent").gpus(1).on("node-1", 0).labels(port="80")
     taker = a_job("w").team("owed").gpus(1).apart("hostname", port="80").labels(port="80")
     plan = schedule(cluster.jobs(victim, taker).snapshot())

@@ -134,7 +134,7 @@ def test_tasks_that_must_be_apart_never_meet(cluster: Snapshot) -> None:
     books = replay(schedule(cluster, ALLOCATE), cluster)
     after = books.snapshot()
     for job, task in newly_placed(cluster, books):
-        assert list(unwanted(staying(after, task), job, task, books.nodes[task.node])) == []
+        assert list(unwanted(after, staying(after, task), job, task, books.nodes[task.node])) == []
 
 
 @given(clusters())
@@ -142,7 +142,7 @@ def test_a_task_that_must_be_near_others_is(cluster: Snapshot) -> None:
     books = replay(schedule(cluster, ALLOCATE), cluster)
     for job, task in newly_placed(cluster, books):
         for rule in task.request.where.neighbours:
-            near = is_near(staying(books.snapshot(), task), job, task, books.nodes[task.node], rule)
+            near = is_near(books.snapshot(), staying(books.snapshot(), task), job, task, books.nodes[task.node], rule)
             # The first of its kind may start a domain.
             assert near or rule.apart or is_meant(job, task, rule)
 

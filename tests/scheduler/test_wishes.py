@@ -70,7 +70,7 @@ def test_a_task_gets_a_node_it_wants_most_of_those_that_would_hold_it(
         before = books.snapshot()
         fitting = [node for node in before.nodes if books.room(task.request, node.name) is not None]
         fitting = [node for node in fitting if not objections(before, job, task, node, now=True)]
-        wishes = {node.name: wanted(before, task, node) for node in fitting}
+        wishes = {node.name: wanted(before, job, task, node) for node in fitting}
         event(f"{len(set(wishes.values()))} different wishes")
         assert wishes[action.node] == max(wishes.values())
 

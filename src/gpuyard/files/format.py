@@ -15,6 +15,7 @@ from msgspec import Meta
 
 from gpuyard.files.durations import DURATION_PATTERN
 from gpuyard.model.jobs import Sharing
+from gpuyard.model.queues import AffinityScope
 from gpuyard.model.recurrence import Missed, Overlap
 from gpuyard.model.work import OnNodeLost
 from gpuyard.policies.policy import Policy
@@ -153,6 +154,14 @@ class QueueFields(Fields):
         Count | None, says("Tasks of its jobs that one cycle may move to make room; no bound unless given.")
     ] = None
     overcommit: Annotated[bool | None, says("True: the quotas of its children may add up to more than its own.")] = None
+    affinity_scope: Annotated[
+        AffinityScope | None,
+        says(
+            "Which jobs `near`, `apart` and `even` of its jobs are about: those of their own `queue`, of the `subtree` "
+            "below this queue, or of the whole `cluster`. As the queue above says; `queue` where none does.",
+            "subtree",
+        ),
+    ] = None
 
 
 class QueueSpec(QueueFields):
@@ -323,6 +332,7 @@ class LastEvictionSpec(Fields, kw_only=True):
     reason: Annotated[str, says("A reason token.", "Reclaimed")]
     beneficiary: Annotated[Name | None, says("The job that got the place.")] = None
     subject: Annotated[str | None, says("The queue or node it was about.")] = None
+    rule: Annotated[bool | None, says("True: its own rule about other tasks kept the beneficiary away.")] = None
 
 
 class JobSpec(JobFields, kw_only=True):

@@ -42,7 +42,7 @@ from gpuyard.model.jobs import (
     on_nodes,
 )
 from gpuyard.model.nodes import Topology
-from gpuyard.model.reasons import EVICTIONS, Reason
+from gpuyard.model.reasons import EVICTIONS, RULE, Reason
 
 NOW_MS: Final = 10**12
 """The moment a file describes. Files say how long ago things were, so any fixed moment will do."""
@@ -152,7 +152,7 @@ def _last_eviction(spec: str | LastEvictionSpec | None, place: Place) -> Reason 
     if spec is None or isinstance(spec, str):
         return None if spec is None else Reason(read_token(spec, place, EVICTIONS))
     token = read_token(spec.reason, place.at("reason"), EVICTIONS)
-    return Reason(token, subject=spec.subject or "", beneficiary=spec.beneficiary or "")
+    return Reason(token, RULE if spec.rule else "", subject=spec.subject or "", beneficiary=spec.beneficiary or "")
 
 
 def _or(value: int | None, default: int) -> int:

@@ -137,6 +137,7 @@ def _queue(name: str, parent: str | None, spec: QueueFields, place: Place, order
         preempt_min_runtime_ms=read_duration(spec.preempt_min_runtime, place.at("preempt_min_runtime")),
         disruption_budget=spec.disruption_budget,
         overcommit=bool(spec.overcommit),
+        affinity_scope=spec.affinity_scope,
     )
 
 
@@ -267,6 +268,7 @@ def _changed(queue: Queue, spec: QueueChangeSpec, place: Place) -> Queue:
         "preempt_min_runtime_ms": written.preempt_min_runtime_ms,
         "disruption_budget": spec.disruption_budget,
         "overcommit": spec.overcommit,
+        "affinity_scope": spec.affinity_scope,
     }
     values = {name: value for name, value in given.items() if value is not None}
     return msgspec.structs.replace(queue, shares=_changed_shares(queue, spec, place), **values)

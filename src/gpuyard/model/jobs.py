@@ -95,6 +95,9 @@ class Neighbour(msgspec.Struct, frozen=True, gc=False):
     apart: bool = False
     rules: tuple[LabelRule, ...] = ()
     """Further conditions on the labels of those tasks; all must hold."""
+    physical: bool = False
+    """Both would take something that a node has only once, such as a port: it holds between all jobs, whatever the
+    scope of their queues, and nobody gives way for it."""
 
 
 class Spread(msgspec.Struct, frozen=True, gc=False):

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import enum
 from typing import Final
 
 import msgspec
@@ -13,6 +14,17 @@ DEFAULT_QUEUE_PRIORITY: Final = 100
 DEFAULT_WEIGHT_MILLI: Final = 1000
 MAX_QUEUES: Final = 10_000
 MAX_QUEUE_DEPTH: Final = 32
+
+
+class AffinityScope(enum.StrEnum):
+    """Which jobs the rules of a job about other jobs look at, and keep away."""
+
+    QUEUE = "queue"
+    """Those of its own queue."""
+    SUBTREE = "subtree"
+    """Those of every queue below the one that says so."""
+    CLUSTER = "cluster"
+    """All."""
 
 
 class QueueShare(msgspec.Struct, frozen=True, gc=False):
@@ -44,6 +56,8 @@ class Queue(msgspec.Struct, frozen=True, gc=False):
     """How many tasks of its jobs one cycle may move; None: no bound. Counts for a leaf."""
     overcommit: bool = False
     """Allows the quotas of its children to add up to more than its own."""
+    affinity_scope: AffinityScope | None = None
+    """How far rules of its jobs, and of those of queues below it, reach; None: as the queue above says."""
 
     def share(self, resource: str) -> QueueShare:
         for share in self.shares:

@@ -52,6 +52,7 @@ GPU_MEMORY: Final = "gpu-memory"
 MIG_PREFIX: Final = "mig-"
 CLUSTER: Final = "cluster"
 MILLISECONDS: Final = "milliseconds"
+RULE: Final = "rule"
 """Words that stand in a reason for what is no rationed resource."""
 
 
@@ -80,5 +81,7 @@ class Reason(msgspec.Struct, frozen=True, gc=False):
     (where that is one model of GPUs: of GPUs of any model)."""
     reclaimable: int = 0
     """Of what is missing, how much others who borrowed would have to give back; they do not, as it is not enough."""
+    carriers: tuple[str, ...] = ()
+    """Of nodes that rules between tasks forbid: some jobs of other queues whose own rules do."""
     never: bool = False
     """True where waiting alone cannot help: the cluster or the job must change."""

@@ -8,7 +8,7 @@ import msgspec
 
 from gpuyard.model.jobs import Job
 from gpuyard.model.nodes import Node, Topology
-from gpuyard.model.queues import Queue, QueueUsage
+from gpuyard.model.queues import AffinityScope, Queue, QueueUsage
 
 MAX_NODES: Final = 50_000
 MAX_JOBS: Final = 1_000_000
@@ -25,6 +25,8 @@ class Snapshot(msgspec.Struct, frozen=True):
     now_ms: int = 0
     moves_last_hour: int = 0
     """Tasks that consolidation has moved in the last hour: counts against its budget."""
+    affinity_scope: AffinityScope = AffinityScope.QUEUE
+    """Of queues where neither they nor a queue above them says one. A world never changes it."""
 
 
 class NodeSeen(msgspec.Struct, frozen=True, tag="node-seen"):

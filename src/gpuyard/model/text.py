@@ -26,7 +26,7 @@ from gpuyard.model.explanation import (
 from gpuyard.model.jobs import TaskState
 from gpuyard.model.plan import Action, Bind, Evict, Move, Promise, Resize
 from gpuyard.model.quantities import CPU, GPU, MEMORY, MILLI, format_amount
-from gpuyard.model.reasons import CLUSTER, GPU_MEMORY, MIG_PREFIX, NODES, TASKS, Reason, Token
+from gpuyard.model.reasons import CLUSTER, GPU_MEMORY, MIG_PREFIX, NODES, RULE, TASKS, Reason, Token
 
 MAX_HOLDERS_SHOWN: Final = 5
 MAX_NAMES_SHOWN: Final = 4
@@ -181,6 +181,10 @@ def _forbidden_nodes(reason: Reason) -> str:
         why = "which have no label that the rules are about"
         return f"{rules} leave it none of {nodes}, {why}: label nodes, or change the rules"
     left = f"only {reason.have} of {nodes}" if reason.have else f"none of {nodes}"
+    if reason.carriers:
+        others = " and ".join(f'job "{carrier}"' for carrier in reason.carriers)
+        gives = "which gives way to jobs within the quota of their queue"
+        return f"{rules} leave it {left}: a rule of {others} keeps it away, {gives}; wait, or ask for more quota"
     return f"{rules} leave it {left}: wait for those tasks, or change the rules"
 
 
@@ -251,6 +255,8 @@ def _for_whom(reason: Reason) -> str:
 
 
 def _reclaimed(reason: Reason) -> str:
+    if reason.resource == RULE:
+        return f"gives way{_for_whom(reason)} of another queue, which is within its quota: {_KEPT_AWAY}"
     whose = _subject(reason, "queue", "its queue")
     held = f"{whose} has borrowed it"
     if reason.have > reason.need:
@@ -275,7 +281,12 @@ def _preempted(reason: Reason) -> str:
     return f"gives way{_for_whom(reason)}, which has a higher priority in {whose}"
 
 
+_KEPT_AWAY: Final = "a rule about other tasks kept that job off its node"
+
+
 def _moved(reason: Reason) -> str:
+    if reason.resource == RULE:
+        return f"is moved{_for_whom(reason)} of another queue: {_KEPT_AWAY}; it starts again there"
     why = f'make room for job "{reason.beneficiary}"' if reason.beneficiary else "leave its node free for larger jobs"
     return f"is moved to {why}; it starts again there"
 

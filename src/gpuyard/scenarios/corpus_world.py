@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from gpuyard.model.jobs import DeviceShare, Job, Request, Task, TaskState
 from gpuyard.model.plan import Action, Bind, Evict, Move, Plan, Promise
+from gpuyard.model.queues import AffinityScope
 from gpuyard.model.snapshot import Snapshot
 from gpuyard.scenarios.corpus_cluster import nodes_of, queues_of, topologies_of
 from gpuyard.scenarios.corpus_devices import with_devices
@@ -34,6 +35,7 @@ def snapshot_of(scenario: Scenario, defaults: Defaults) -> Snapshot:
         jobs=jobs,
         topologies=topologies_of(scenario.input),
         now_ms=NOW_MS,
+        affinity_scope=AffinityScope.CLUSTER,
     )
 
 

@@ -39,6 +39,8 @@ class Block(msgspec.Struct, gc=False, eq=False):
     """Above the minimum of its job, which runs on without it."""
     before: tuple[Block, ...] = ()
     """What its job gives up before it."""
+    keeps_room: bool = False
+    """Whether nobody is to have what its whole GPUs were."""
     index: int = -1
     """Its place in the order in which blocks must give way."""
     amounts: Amounts = ()
@@ -60,7 +62,10 @@ class Block(msgspec.Struct, gc=False, eq=False):
         self.cost = (amounts[GPU_AT] + 1) * self.lost_ms * WORK + PER_JOB
 
     def evicted(self) -> list[Evicted]:
-        return [Evicted(self.job, self.leaf, holding) for holding in self.holdings]
+        return [
+            Evicted(self.job, self.leaf, holding, keeps_room=self.keeps_room and holding.task.request.whole)
+            for holding in self.holdings
+        ]
 
     def stay(self) -> StayKey:
         """How long its job should stay."""

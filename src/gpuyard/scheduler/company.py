@@ -15,7 +15,7 @@ import numpy as np
 from gpuyard.model.jobs import Job, Neighbour, Operator, Spread, Task
 from gpuyard.model.nodes import OWN_LABEL
 from gpuyard.scheduler.columns import Bools, Ints
-from gpuyard.scheduler.neighbours import Condition, Whereabouts, rules_of
+from gpuyard.scheduler.neighbours import Condition, Kind, Whereabouts, rules_of
 from gpuyard.scheduler.presence import Presence
 from gpuyard.scheduler.topology import Level
 
@@ -34,6 +34,14 @@ class Open(NamedTuple):
         return Open(
             nodes if self.now is None else self.now & nodes, nodes if self.later is None else self.later & nodes
         )
+
+
+class Spot(NamedTuple):
+    """A task at a place."""
+
+    job: Job
+    task: Task
+    position: int
 
 
 class Company(Presence):
@@ -96,7 +104,7 @@ class Company(Presence):
         first = tasks[0]
         if all(task.request.where == first.request.where for task in tasks):
             for spread in first.request.where.spreads:
-                kind = self._neighbours.kind(spread)
+                kind = self._neighbours.kind(spread, job)
                 if all(kind.has(job, task) for task in tasks):
                     nodes &= self._even(spread, job, first, len(tasks))
         return nodes
@@ -115,20 +123,36 @@ class Company(Presence):
         """Those whose company is forbidden, by the task's own rules and by theirs."""
         for rule in task.request.where.neighbours:
             if rule.apart:
-                yield self._neighbours.kind(rule).carriers, self._levels.of(rule.level)
+                yield self._neighbours.kind(rule, job).carriers, self._levels.of(rule.level)
         for kind in self._neighbours.of(job, task):
             for label, whereabouts in kind.apart.items():
                 yield whereabouts, self._levels.of(label)
 
+    def keeps_apart(self, one: Spot, other: Spot) -> bool:
+        """Whether a rule of one task keeps another out of its domain."""
+        for rule in one.task.request.where.neighbours:
+            if rule.apart and self._neighbours.repelled(rule, one.job, one.task).has(other.job, other.task):
+                level = self._levels.of(rule.level)
+                if level.inside[one.position] and level.domain[one.position] == level.domain[other.position]:
+                    return True
+        return False
+
+    def keeping_apart(self, kind: Kind) -> Iterator[tuple[str, Ints]]:
+        """By level, how many tasks that keep apart from a kind stay on each node."""
+        for label, whereabouts in kind.apart.items():
+            staying = self._column(whereabouts)[0]
+            if staying.any():
+                yield label, staying
+
     def _near(self, rule: Neighbour, job: Job, task: Task) -> Bools:
         """Domains in which there is one it must be near to. The first of its own kind may begin any."""
-        level, kind = self._levels.of(rule.level), self._neighbours.kind(rule)
+        level, kind = self._levels.of(rule.level), self._neighbours.kind(rule, job)
         found = level.holding(self._column(kind.carriers)[0])
         return level.inside if not found.any() and kind.has(job, task) else found
 
     def _even(self, spread: Spread, job: Job, task: Task, copies: int) -> Bools:
         """Domains that so many tasks may come to without having too many more than the emptiest."""
-        where, level, kind = task.request.where, self._levels.of(spread.level), self._neighbours.kind(spread)
+        where, level, kind = task.request.where, self._levels.of(spread.level), self._neighbours.kind(spread, job)
         nodes = self._counted_on(spread, where.spreads, where)
         staying = self._column(kind.carriers)[0]
         there = level.sums(np.where(nodes, staying, 0))

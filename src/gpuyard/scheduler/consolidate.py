@@ -7,7 +7,7 @@ before the plan says so. Invariant: nobody is left without a place.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import islice
 from typing import Final
 
@@ -214,6 +214,9 @@ class ConsolidateRules:
         ordered = positions[np.argsort(lacking[positions], kind="stable")].tolist()
         most = NODES_LOOKED_AT + len(self.waiter.shapes)
         return [position for position in ordered if position not in self.avoided][:most]
+
+    def closes(self, block: Block) -> Collection[int]:
+        return ()
 
     def alternatives(self, last: Block) -> Iterator[Block]:
         """None beyond those that were counted off: nobody comes first."""

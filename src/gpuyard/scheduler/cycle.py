@@ -20,6 +20,7 @@ from gpuyard.scheduler.preempt import Preempt
 from gpuyard.scheduler.promises import keep_promises
 from gpuyard.scheduler.reclaim import Reclaim
 from gpuyard.scheduler.stale import evict_stale_gangs
+from gpuyard.scheduler.unblock import Unblock, anybody_is_kept_away
 
 
 def schedule(snapshot: Snapshot, policy: Policy = DEFAULT) -> Plan:
@@ -47,6 +48,8 @@ def drafted(ledger: Ledger, policy: Policy = DEFAULT) -> Draft:
         make_room(draft, consolidate.for_the_owed())
     if Step.RECLAIM in policy.steps:
         make_room(draft, Reclaim(draft))
+        if anybody_is_kept_away(draft):
+            make_room(draft, Unblock(draft))
     if Step.PREEMPT in policy.steps:
         make_room(draft, Preempt(draft))
     if Step.CONSOLIDATE in policy.steps:

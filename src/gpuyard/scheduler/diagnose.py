@@ -24,11 +24,14 @@ from gpuyard.scheduler.headroom import blockers, delayed
 from gpuyard.scheduler.jobbook import Waiter
 from gpuyard.scheduler.measures import Measure, measures
 from gpuyard.scheduler.placement import Placer
+from gpuyard.scheduler.repelling import Repelling
 from gpuyard.scheduler.reserve import Reserve
 from gpuyard.scheduler.taken_back import TakenBack
 from gpuyard.scheduler.topology import within
 
 MAX_HOLDERS: Final = 3
+MAX_CARRIERS: Final = 3
+"""Jobs of other queues named whose rules keep one away."""
 MAX_VALUES: Final = 5
 """Of a label, named in one reason."""
 
@@ -318,7 +321,10 @@ def _forbidden(draft: Draft, company: Company, waiter: Waiter, task: Task) -> tu
     left = nodes if allowed is None else nodes & allowed
     subject = "; ".join(company.wishes(waiter.job, task))
     never = company.is_hopeless(task, nodes)
-    why = Reason(Token.NO_MATCHING_NODE, NODES, int(left.sum()), int(nodes.sum()), subject, never=never)
+    carriers = tuple(Repelling(draft, waiter).jobs()[:MAX_CARRIERS])
+    why = Reason(
+        Token.NO_MATCHING_NODE, NODES, int(left.sum()), int(nodes.sum()), subject, carriers=carriers, never=never
+    )
     if not left.any():
         return (why,) if nodes.any() else ()
     if draft.fit.best(shape, nodes & ~left) < 0:

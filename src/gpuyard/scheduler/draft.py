@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from gpuyard.model.jobs import DeviceShare, Job, Task
+from gpuyard.model.jobs import DeviceShare, Job, Task, TaskState
 from gpuyard.model.plan import Action, Bind, Evict, Move, Plan, Promise, Waiting
 from gpuyard.model.reasons import Reason, Token
 from gpuyard.policies.fragmentation import Gradient, typical_tasks
@@ -80,6 +80,8 @@ class Evicted(msgspec.Struct, gc=False, eq=False):
     """Set when it is settled that it goes."""
     moved_to: Placed | None = None
     """Its new place, where it has one."""
+    keeps_room: bool = False
+    """Whether what it held is given to nobody else in this cycle: it goes for its rule, not for its GPUs."""
 
     @property
     def stays(self) -> bool:
@@ -241,6 +243,9 @@ class Draft:
             entry.charges[key] = entry.charges.get(key, 0) + 1
         entry.undos = [self.nodes.evict(position, tasks) for position, tasks in by_node.items()]
         for one in evicted:
+            if one.keeps_room:
+                holding = one.holding
+                entry.undos.append(self.nodes.promise(holding.position, holding.task.request, holding.shares))
             placed = one.holding.placed
             if placed is not None and not placed.waits:
                 # It had not started: its place is free at once.
@@ -253,10 +258,10 @@ class Draft:
             self.reserved.follow(entry)
 
     def _part_with(self, evicted: list[Evicted], times: int) -> None:
-        """Whoever runs is there until it has gone; what had only just been given a place never came."""
+        """Whoever runs is there until it has gone; what was only given or promised a place never came."""
         for presence in self._presences():
             for one in evicted:
-                if one.holding.placed is None:
+                if one.holding.placed is None and one.holding.task.state is TaskState.RUNNING:
                     presence.leave(one.job, one.holding.task, one.holding.position, times)
                 else:
                     presence.come(one.job, one.holding.task, one.holding.position, -times)

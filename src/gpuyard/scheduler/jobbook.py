@@ -170,9 +170,11 @@ def _signature(waiter: Waiter, tasks: tuple[Task, ...], pristine: bool) -> objec
 
 def _asked(waiter: Waiter, tasks: tuple[Task, ...]) -> object:
     job, shapes = waiter.job, waiter.shapes
-    if len(shapes) == 1 and not waiter.kin and job.group.topology is None and job.group.leaf:
+    # Equal rules of different queues may look at different jobs.
+    reach = (job.queue, job.may_stop) if any(shape.ruled or shape.choosy for shape in shapes) else None
+    if len(shapes) == 1 and not waiter.kin and reach is None and job.group.topology is None and job.group.leaf:
         return shapes[0].id
     ids = tuple([shape.id for shape in shapes])
     if job.group.leaf:
-        return ids, waiter.kin, job.spread, job.group.topology
-    return ids, waiter.kin, job.spread, job.group, tuple([task.group for task in tasks])
+        return ids, reach, waiter.kin, job.spread, job.group.topology
+    return ids, reach, waiter.kin, job.spread, job.group, tuple([task.group for task in tasks])

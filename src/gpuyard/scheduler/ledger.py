@@ -35,6 +35,7 @@ from gpuyard.scheduler.nodebook import NodeBook
 from gpuyard.scheduler.nodestate import NodeFrame
 from gpuyard.scheduler.queuebook import QueueBook
 from gpuyard.scheduler.resources import Amounts, Resources, plus, times
+from gpuyard.scheduler.scopes import Scopes
 from gpuyard.scheduler.shapes import Shape, Shapes
 from gpuyard.scheduler.topology import Domains, Levels
 from gpuyard.scheduler.yielding import Yielders
@@ -77,6 +78,7 @@ class Ledger:
     def __init__(self, snapshot: Snapshot) -> None:
         self.now_ms = snapshot.now_ms
         self.moves_last_hour = snapshot.moves_last_hour
+        self.affinity_scope = snapshot.affinity_scope
         self.topologies: tuple[Topology, ...] = snapshot.topologies
         self.usage: tuple[QueueUsage, ...] = snapshot.usage
         self._nodes: dict[str, Node] = {node.name: node for node in snapshot.nodes}
@@ -162,6 +164,7 @@ class Ledger:
             usage=self.usage,
             now_ms=self.now_ms,
             moves_last_hour=self.moves_last_hour,
+            affinity_scope=self.affinity_scope,
         )
 
     def facts(self) -> tuple[object, ...]:
@@ -238,7 +241,8 @@ class Ledger:
         self.nodes = NodeBook(self._nodes.values())
         self.queues = QueueBook(self._queues, resources)
         self.queues.set_usage(self.usage)
-        self.neighbours, self.wished = Neighbours(), Neighbours(soft_rules_of)
+        scopes = Scopes(self._queues, self.affinity_scope)
+        self.neighbours, self.wished = Neighbours(scopes), Neighbours(scopes, soft_rules_of)
         self.shapes = Shapes(resources, _memory_ranges(self.nodes.frames), self.neighbours)
         self.eligibility = Eligibility(self.nodes.frames)
         self.domains = Domains(self.topologies, self.nodes.frames)

@@ -13,20 +13,19 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from gpuyard.model.jobs import (
+    NOBODY,
     Job,
     LabelRule,
     Neighbour,
     Operator,
-    SoftNeighbour,
-    SoftSpread,
     Spread,
     Task,
     TaskState,
 )
 from gpuyard.scheduler.gang import IN_PLACE
+from gpuyard.scheduler.scopes import Reach, Rule, Scopes
 
 Labels = tuple[tuple[str, str], ...]
-Rule = Neighbour | Spread | SoftNeighbour | SoftSpread
 
 Kin = tuple[int, ...]
 """The kinds, by number, that a task belongs to."""
@@ -34,18 +33,22 @@ Kin = tuple[int, ...]
 MAX_ALIASES: Final = 50_000
 """Rules remembered by identity; beyond it the memory is emptied and filled anew."""
 
+IN_QUEUE: Final = ""
+"""Stands for a label that every task has once for its queue and once for each queue above."""
+
 OVER: Final = frozenset({TaskState.SUCCEEDED, TaskState.FAILED})
 
 
 class Condition(NamedTuple):
-    """What the labels of a task must fulfil to be of a kind."""
+    """What the labels of a task must fulfil to be of a kind, and the queue it must be in or below."""
 
     labels: Labels
     rules: tuple[LabelRule, ...]
+    reach: Reach = None
 
     @classmethod
-    def of(cls, rule: Rule) -> Condition:
-        return cls(rule.labels if isinstance(rule, Neighbour) else (), rule.rules)
+    def of(cls, rule: Rule, reach: Reach = None) -> Condition:
+        return cls(rule.labels if isinstance(rule, Neighbour) else (), rule.rules, reach)
 
     def accepts(self, labels: dict[str, str]) -> bool:
         for key, value in self.labels:
@@ -60,6 +63,8 @@ class Condition(NamedTuple):
         for rule in self.rules:
             if rule.operator is Operator.IN:
                 yield tuple([(rule.key, value) for value in rule.values])
+        if self.reach is not None:
+            yield ((IN_QUEUE, self.reach),)
 
 
 class Whereabouts:
@@ -91,11 +96,12 @@ class Whereabouts:
 class Kind:
     """Tasks whose labels fulfil one condition."""
 
-    __slots__ = ("apart", "carriers", "condition", "drawn", "id", "users")
+    __slots__ = ("apart", "carriers", "condition", "drawn", "id", "scopes", "users")
 
-    def __init__(self, id: int, condition: Condition) -> None:
+    def __init__(self, id: int, condition: Condition, scopes: Scopes) -> None:
         self.id = id
         self.condition = condition
+        self.scopes = scopes
         self.users = 0
         """How many rules there are about this kind."""
         self.drawn = 0
@@ -105,14 +111,18 @@ class Kind:
         """By level: tasks that keep apart from this kind."""
 
     def copy(self) -> Kind:
-        other = Kind(self.id, self.condition)
+        other = Kind(self.id, self.condition, self.scopes)
         other.users, other.drawn, other.carriers = self.users, self.drawn, self.carriers.copy()
         other.apart = {level: whereabouts.copy() for level, whereabouts in self.apart.items()}
         return other
 
     def has(self, job: Job, task: Task) -> bool:
         """Whether a task is of this kind."""
-        return self.condition.accepts(labels_of(job, task))
+        return self.reaches(job) and self.condition.accepts(labels_of(job, task))
+
+    def reaches(self, job: Job) -> bool:
+        """Whether the rules about this kind see the queue of a job at all."""
+        return self.scopes.is_within(job.queue, self.condition.reach)
 
     def facts(self) -> tuple[object, ...]:
         apart = {level: whereabouts.facts() for level, whereabouts in self.apart.items() if any(whereabouts.facts())}
@@ -122,11 +132,14 @@ class Kind:
 class Filing:
     """Finds the kinds of a task by its labels. Each kind lies under one label of which it cannot do without."""
 
-    def __init__(self) -> None:
+    def __init__(self, scopes: Scopes) -> None:
+        self._scopes = scopes
         self._under: dict[tuple[str, str], list[Kind]] = {}
         self._loose: list[Kind] = []
         """Kinds that no single label leads to."""
         self._anchors: dict[int, tuple[tuple[str, str], ...]] = {}
+        self._by_queue: dict[int, Kind] = {}
+        """Kinds that lie under a queue: what is nobody's is in none, and of all of them."""
 
     def add(self, kind: Kind) -> None:
         # Under whatever leads to fewest others: a namespace leads to all kinds of it.
@@ -134,6 +147,8 @@ class Filing:
         self._anchors[kind.id] = anchors
         for anchor in anchors:
             self._under.setdefault(anchor, []).append(kind)
+            if anchor[0] == IN_QUEUE:
+                self._by_queue[kind.id] = kind
         if not anchors:
             self._loose.append(kind)
 
@@ -142,6 +157,7 @@ class Filing:
 
     def discard(self, kind: Kind) -> None:
         anchors = self._anchors.pop(kind.id)
+        self._by_queue.pop(kind.id, None)
         for anchor in anchors:
             under = self._under[anchor]
             under.remove(kind)
@@ -160,10 +176,20 @@ class Filing:
         for pair in task.labels:
             if pair in under:
                 candidates += under[pair]
+        if self._by_queue:
+            candidates += self._of_queue(job.queue)
         if not candidates:
             return candidates
         labels = labels_of(job, task)
-        return [kind for kind in dict.fromkeys(candidates) if kind.condition.accepts(labels)]
+        found = dict.fromkeys(candidates)
+        return [kind for kind in found if kind.reaches(job) and kind.condition.accepts(labels)]
+
+    def _of_queue(self, queue: str) -> list[Kind]:
+        """Kinds that lie under a queue, or under one above it."""
+        if queue == NOBODY:
+            return list(self._by_queue.values())
+        under = self._under
+        return [kind for name in self._scopes.path(queue) for kind in under.get((IN_QUEUE, name), ())]
 
     def any_of(self, job: Job) -> bool:
         """Whether any task of a job belongs to one of the kinds."""
@@ -185,14 +211,15 @@ def soft_rules_of(task: Task) -> tuple[Rule, ...]:
 class Neighbours:
     """All kinds of one ledger that either binding or soft rules are about."""
 
-    def __init__(self, rules: Callable[[Task], tuple[Rule, ...]] = rules_of) -> None:
+    def __init__(self, scopes: Scopes, rules: Callable[[Task], tuple[Rule, ...]] = rules_of) -> None:
+        self.scopes = scopes
         self.rules = rules
         """Those of a task that are filed here."""
         self._kinds: dict[Condition, Kind] = {}
         self._by_id: dict[int, Kind] = {}
-        self._filing = Filing()
-        self._of_rule: dict[int, tuple[Rule, Kind]] = {}
-        """By identity: the same rule comes with many tasks."""
+        self._filing = Filing(scopes)
+        self._of_rule: dict[tuple[int, Reach], tuple[Rule, Kind]] = {}
+        """By identity and reach: the same rule comes with many tasks."""
         self._last_id = 0
         self.followed = False
         """Whether anything is followed at all: from the first rule on."""
@@ -202,22 +229,29 @@ class Neighbours:
         return bool(self._kinds)
 
     def fork(self) -> Neighbours:
-        copy = Neighbours(self.rules)
+        copy = Neighbours(self.scopes, self.rules)
         copy._last_id, copy.followed = self._last_id, self.followed
         for condition, kind in self._kinds.items():
             same = copy._kinds[condition] = copy._by_id[kind.id] = kind.copy()
             copy._filing.add(same)
         return copy
 
-    def kind(self, rule: Rule) -> Kind:
-        """The kind a rule of a task of this ledger is about."""
-        known = self._of_rule.get(id(rule))
-        return self._remembered(rule, self._kinds[Condition.of(rule)]) if known is None else known[1]
+    def kind(self, rule: Rule, job: Job) -> Kind:
+        """The kind that a rule of a task of this ledger looks at."""
+        return self._known(rule, self.scopes.sight(job, rule))
+
+    def repelled(self, rule: Neighbour, job: Job, task: Task) -> Kind:
+        """The kind that a rule which keeps apart keeps away."""
+        return self._known(rule, self.scopes.repelled(job, task, rule))
+
+    def _known(self, rule: Rule, reach: Reach) -> Kind:
+        known = self._of_rule.get((id(rule), reach))
+        return self._remembered(rule, self._kinds[Condition.of(rule, reach)]) if known is None else known[1]
 
     def _remembered(self, rule: Rule, kind: Kind) -> Kind:
         if len(self._of_rule) >= MAX_ALIASES:
             self._of_rule.clear()
-        self._of_rule[id(rule)] = rule, kind
+        self._of_rule[id(rule), kind.condition.reach] = rule, kind
         return kind
 
     def of(self, job: Job, task: Task) -> list[Kind]:
@@ -238,7 +272,7 @@ class Neighbours:
             yield kind.carriers
         for rule in self.rules(task):
             if isinstance(rule, Neighbour) and rule.apart:
-                yield _apart(self.kind(rule), rule.level)
+                yield _apart(self.repelled(rule, job, task), rule.level)
 
     # Following ---------------------------------------------------------------------------------------------------
 
@@ -263,7 +297,7 @@ class Neighbours:
             self._filing.add(kind)
         for job in after:
             self._count(job, at, 1)
-        return _filed([*new, *gone]) if new or gone else None
+        return self._filed([*new, *gone]) if new or gone else None
 
     def _use(self, job: Job, times: int, used: set[Kind]) -> None:
         """Count the rules of a job, more or less of them."""
@@ -271,19 +305,24 @@ class Neighbours:
             if task.state in OVER:
                 continue
             for rule in self.rules(task):
-                kind = self._known_or_new(rule)
+                kind = self._known_or_new(rule, self.scopes.sight(job, rule))
                 kind.users += times
                 kind.drawn += times * _draws(rule)
                 used.add(kind)
+                if isinstance(rule, Neighbour) and rule.apart:
+                    repelled = self._known_or_new(rule, self.scopes.repelled(job, task, rule))
+                    repelled.users += times
+                    used.add(repelled)
 
-    def _known_or_new(self, rule: Rule) -> Kind:
-        if id(rule) in self._of_rule:
-            return self._of_rule[id(rule)][1]
-        condition = Condition.of(rule)
+    def _known_or_new(self, rule: Rule, reach: Reach) -> Kind:
+        if (id(rule), reach) in self._of_rule:
+            return self._of_rule[id(rule), reach][1]
+        condition = Condition.of(rule, reach)
         kind = self._kinds.get(condition)
         if kind is None:
             self._last_id += 1
-            kind = self._kinds[condition] = self._by_id[self._last_id] = Kind(self._last_id, condition)
+            kind = Kind(self._last_id, condition, self.scopes)
+            self._kinds[condition] = self._by_id[self._last_id] = kind
         return self._remembered(rule, kind)
 
     def _drop(self, kind: Kind) -> None:
@@ -296,7 +335,7 @@ class Neighbours:
         """Where tasks are that have long been there and belong to new kinds."""
         if not kinds:
             return
-        filing = _filed(kinds)
+        filing = self._filed(kinds)
         for job in jobs:
             for task in job.tasks:
                 if task.state in IN_PLACE:
@@ -311,6 +350,12 @@ class Neighbours:
             if position >= 0 and task.state in IN_PLACE:
                 for whereabouts in self.touched_by(job, task):
                     whereabouts.count(position, task.state is TaskState.FREEING, times)
+
+    def _filed(self, kinds: Iterable[Kind]) -> Filing:
+        filing = Filing(self.scopes)
+        for kind in kinds:
+            filing.add(kind)
+        return filing
 
     def facts(self) -> frozenset[object]:
         """Everything that is known, as one comparable value."""
@@ -332,10 +377,3 @@ def _apart(kind: Kind, level: str) -> Whereabouts:
     if found is None:
         found = kind.apart[level] = Whereabouts()
     return found
-
-
-def _filed(kinds: Iterable[Kind]) -> Filing:
-    filing = Filing()
-    for kind in kinds:
-        filing.add(kind)
-    return filing

@@ -96,7 +96,9 @@ class Placer:
     def _wishes(self, shape: Shape) -> Ints | None:
         """How much a task of this shape wants each node for who is there; None where it does not matter."""
         wishes = self.draft.wishes
-        return wishes.of(shape.request.where) if self._choosy and shape.choosy and wishes is not None else None
+        if not self._choosy or not shape.choosy or wishes is None:
+            return None
+        return wishes.of(self.waiter.job, shape.request.where)
 
     def _placed(self, waiter: Waiter) -> bool:
         return self._place(waiter) and self._paid_for(waiter)

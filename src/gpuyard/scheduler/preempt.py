@@ -6,7 +6,7 @@ way to a job of the same or a lower priority, and nothing leaves the queue.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import takewhile
 from operator import attrgetter
 
@@ -51,6 +51,9 @@ class PreemptRules:
     def blocks(self) -> Iterator[Block]:
         in_order = in_yielding_order(self.draft, self.step.blocks, self.waiter.leaf, self._min_runtime_ms)
         return takewhile(lambda block: block.job.priority < self.waiter.job.priority, in_order)
+
+    def closes(self, block: Block) -> Collection[int]:
+        return ()
 
     def alternatives(self, last: Block) -> Iterator[Block]:
         return same_rank(self.blocks(), last)

@@ -15,7 +15,8 @@ import numpy as np
 from gpuyard.model.jobs import Job, SoftSpread, Spread, Task, Where
 from gpuyard.scheduler.columns import Bools, Ints
 from gpuyard.scheduler.eligibility import Eligibility
-from gpuyard.scheduler.neighbours import Neighbours, Rule, Whereabouts
+from gpuyard.scheduler.neighbours import Neighbours, Whereabouts
+from gpuyard.scheduler.scopes import Rule
 from gpuyard.scheduler.topology import Levels
 
 
@@ -64,7 +65,7 @@ class Presence:
 
     def _are_about_each_other(self, rule: Rule, job: Job, tasks: Sequence[Task]) -> bool:
         """Whether a rule that one of the tasks has is about another of them."""
-        meant = [task for task in tasks if self._neighbours.kind(rule).has(job, task)]
+        meant = [task for task in tasks if self._neighbours.kind(rule, job).has(job, task)]
         having = [task for task in tasks if rule in self._neighbours.rules(task)]
         return bool(meant) and (len(meant) > 1 or any(task is not meant[0] for task in having))
 

@@ -75,7 +75,7 @@ class QueueBook:
         return copy
 
     def retuned(self, queues: Sequence[Queue]) -> QueueBook | None:
-        """The same amounts under newly written bounds; None where the tree or the list of resources is another."""
+        """The same amounts under new bounds; None where the tree, a scope or the list of resources is another."""
         if sorted(map(_position, queues)) != [_position(frame.queue) for frame in self.frames]:
             return None
         if Resources(queues, ()).names != self.resources.names:
@@ -148,8 +148,9 @@ class QueueBook:
         )
 
 
-def _position(queue: Queue) -> tuple[str, str]:
-    return queue.name, queue.parent or ""
+def _position(queue: Queue) -> tuple[str, str, str]:
+    """What other books were made by, besides the bounds: where a queue is, and how far rules of its jobs reach."""
+    return queue.name, queue.parent or "", queue.affinity_scope or ""
 
 
 def _framed(queues: Iterable[Queue], resources: Resources) -> list[QueueFrame]:

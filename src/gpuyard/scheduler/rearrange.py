@@ -112,7 +112,9 @@ class _Search:
         fits = draft.fit.scores(shape) < NO_FIT
         if draft.among is not None:
             fits &= draft.among
-        wishes = draft.wishes.of(shape.request.where) if shape.choosy and draft.wishes is not None else None
+        wishes = None
+        if shape.choosy and draft.wishes is not None:
+            wishes = draft.wishes.of(item.waiter.job, shape.request.where)
         kinds: set[object] = set()
         different: list[int] = []
         for position in draft.fit.in_order(shape, fits, wishes):

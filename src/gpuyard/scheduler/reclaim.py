@@ -8,7 +8,7 @@ and every queue above it up to where the two families part, holds more than it i
 from __future__ import annotations
 
 from collections import ChainMap, Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from operator import attrgetter
 from operator import sub as minus
 from typing import NamedTuple
@@ -50,10 +50,15 @@ class Reclaim:
 
     def attempt(self, waiter: Waiter, everyone: Everyone) -> bool:
         """Place a job by taking back what its queue is owed."""
-        if not self.within_fair_share(waiter):
+        if not self.may_take(waiter):
             return False
         rules = ReclaimRules(self, waiter)
         return rules.could_be_enough() and Search(self.draft, waiter, rules, everyone).run()
+
+    def may_take(self, waiter: Waiter) -> bool:
+        """Whether anybody gives anything back for a job: it asks for something that is shared out, and no more of it
+        than its queue should have."""
+        return any(waiter.asked) and self.within_fair_share(waiter)
 
     def within_fair_share(self, waiter: Waiter) -> bool:
         """Whether its queue would hold no more than its fair share with it: else nobody gives anything back."""
@@ -89,8 +94,7 @@ class ReclaimRules:
         for frame in self.draft.queues.frames:
             if frame.leaf and frame.at != self.waiter.leaf and self.step.blocks.any_in(frame.at):
                 giver = self._giver(frame.at)
-                over = all(self.holds_more(level, self.held[level.at]) for level in giver.levels)
-                if over or (self.may_move and self.may_shuffle(giver, self.held)):
+                if self.has_borrowed(giver) or (self.may_move and self.may_shuffle(giver, self.held)):
                     yield giver
 
     def _giver(self, leaf: int) -> Giver:
@@ -116,6 +120,10 @@ class ReclaimRules:
             bound is None or self.held[at][position] + self.waiter.asked[position] <= bound
             for position, bound in enumerate(quota)
         )
+
+    def has_borrowed(self, giver: Giver) -> bool:
+        """Whether a queue, and each above it up to where the families part, holds more than it must be left with."""
+        return all(self.holds_more(level, self.held[level.at]) for level in giver.levels)
 
     def holds_more(self, level: Level, amounts: Sequence[int]) -> bool:
         return any(amounts[position] > bound for position, bound in level.bounds)
@@ -191,6 +199,10 @@ class ReclaimRules:
         while not frames[here].leaf:
             here = max((at for at in frames[here].children if at in lost_ms), key=rank)
         return here
+
+    def closes(self, block: Block) -> Collection[int]:
+        """It takes up what it holds, and no more."""
+        return ()
 
     def alternatives(self, last: Block) -> Iterator[Block]:
         return same_rank(self.blocks_of(self.givers[last.leaf]), last)

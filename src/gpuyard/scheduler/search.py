@@ -9,7 +9,7 @@ fails leaves the draft as it was.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import chain, islice
 from typing import Final, NamedTuple, Protocol
 
@@ -62,6 +62,10 @@ class Rules(Protocol):
 
     def blocks(self) -> Iterator[Block]:
         """Blocks in the order they must give way. Not all of them may be allowed to go together."""
+        ...
+
+    def closes(self, block: Block) -> Collection[int]:
+        """Nodes that are closed to the job while a block is there, besides those it lies on."""
         ...
 
     def alternatives(self, last: Block) -> Iterator[Block]:
@@ -290,8 +294,13 @@ class Search:
         self.draft.rollback(self.mark)
         if not placed:
             return None
-        used = [block for block in taken if any(holding.position in nodes for holding in block.holdings)]
+        used = [block for block in taken if self._is_in_the_way(block, nodes)]
         return used if len(used) == len(taken) or self._fits_without(used) else taken
+
+    def _is_in_the_way(self, block: Block, nodes: set[int]) -> bool:
+        if any(holding.position in nodes for holding in block.holdings):
+            return True
+        return not nodes.isdisjoint(self.rules.closes(block))
 
     # Doing it ----------------------------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ import msgspec
 
 from gpuyard.model.jobs import Job, Task, TaskState
 from gpuyard.scheduler.blocks import Block
+from gpuyard.scheduler.company import Spot
 from gpuyard.scheduler.draft import Draft, Everyone, Holding, Left, Placed
 from gpuyard.scheduler.gang import ACTIVE, Chunk, Gang
 from gpuyard.scheduler.headroom import blockers
@@ -111,6 +112,9 @@ class Trial:
         id = waiter.job.id
         if any((id, task.id) not in self._victims.evicted for task in tasks):
             return False
+        if any(self._victims.evicted[id, task.id].task.state is TaskState.PROMISED for task in tasks):
+            # What it was promised is planned again in the next cycle.
+            return False
         before = len(self.draft.placed)
         stays = (job_placed or not self.first_come_anywhere) and self._put_back(waiter, tasks)
         if not stays and not (self.may_move and self._may_be_moved(waiter, tasks) and self._place(waiter)):
@@ -144,14 +148,20 @@ class Trial:
         return True
 
     def _somebody_came(self, waiter: Waiter, task: Task, position: int) -> bool:
-        """Whether an old place has come to have company that the task must be apart from. What was there before does
-        not matter: it had to live with that."""
-        company, job = self.draft.company, waiter.job
-        if company is None or company.is_free(job, task, position):
+        """Whether somebody who came meanwhile must be apart from a task at its old place. Whoever was there before does
+        not matter: the task had to live with that."""
+        company = self.draft.company
+        if company is None or company.is_free(waiter.job, task, position):
             return False
-        before = company.afresh()
-        before.come(job, task, position, -1)
-        return before.is_free(job, task, position)
+        back = Spot(waiter.job, task, position)
+        return any(company.keeps_apart(back, come) or company.keeps_apart(come, back) for come in self._newcomers())
+
+    def _newcomers(self) -> Iterator[Spot]:
+        """The job's tasks where they have their places, and whoever has moved."""
+        for placed in self.draft.placed:
+            moved = self.returned.get((placed.waiter.job.id, placed.task.id)) is placed and not placed.stays
+            if moved or placed.waiter is self.waiter:
+                yield Spot(placed.waiter.job, placed.task, placed.position)
 
     def _still_in_shape(self, waiter: Waiter, tasks: list[Task]) -> bool:
         """Whether old places are right for a job that lies in domains, or on nodes, by rule: parts may have moved."""

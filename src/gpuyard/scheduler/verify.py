@@ -103,11 +103,12 @@ class _Replay:
 
     def _evict(self, action: Evict | Move, node: str) -> Reason | None:
         """Let a task go that still runs there, and may be made to; or take back a promise that cannot be kept."""
-        if isinstance(action, Evict) and not action.reason.beneficiary:
-            promised = self._promised(action)
-            if promised is not None:
-                self._take_back(*promised)
-                return None
+        promised = self._promised(action) if isinstance(action, Evict) else None
+        if promised is not None:
+            if action.reason.beneficiary and not promised[0].may_stop:
+                return Reason(Token.OVER_QUOTA, subject=promised[0].queue)
+            self._take_back(*promised)
+            return None
         found = self._running(action)
         position = self.nodes.at.get(node, -1)
         if found is None or found[1].node != node or position < 0:

@@ -12,20 +12,20 @@ import numpy as np
 
 from gpuyard.model.jobs import Job, SoftNeighbour, SoftSpread, Task, Where
 from gpuyard.scheduler.columns import Ints
-from gpuyard.scheduler.neighbours import Rule
 from gpuyard.scheduler.presence import Presence
+from gpuyard.scheduler.scopes import Rule
 
 
 class Wishes(Presence):
     """Who is where, for rules that do not bind."""
 
-    def of(self, where: Where) -> Ints:
-        """How much each node is wanted by a task with these rules."""
+    def of(self, job: Job, where: Where) -> Ints:
+        """How much each node is wanted by a task of a job with these rules."""
         wanted: Ints = np.zeros(self._levels.nodes, dtype=np.int64)
         for rule in where.soft_neighbours:
-            wanted += rule.weight * self._company(rule)
+            wanted += rule.weight * self._company(rule, job)
         for spread in where.soft_spreads:
-            wanted -= spread.weight * self._crowd(spread, where)
+            wanted -= spread.weight * self._crowd(spread, job, where)
         return wanted
 
     def keep_apart(self, job: Job, tasks: Sequence[Task]) -> bool:
@@ -33,16 +33,16 @@ class Wishes(Presence):
         rules = {rule for task in tasks for rule in self._neighbours.rules(task) if _parts(rule)}
         return any(self._are_about_each_other(rule, job, tasks) for rule in rules)
 
-    def _company(self, rule: SoftNeighbour) -> Ints:
+    def _company(self, rule: SoftNeighbour, job: Job) -> Ints:
         """For each node how many tasks of the kind its domain holds."""
         level = self._levels.of(rule.level)
-        there = level.sums(self._column(self._neighbours.kind(rule).carriers)[0])
+        there = level.sums(self._column(self._neighbours.kind(rule, job).carriers)[0])
         there[0] = 0
         return there[level.domain]
 
-    def _crowd(self, spread: SoftSpread, where: Where) -> Ints:
+    def _crowd(self, spread: SoftSpread, job: Job, where: Where) -> Ints:
         """The same, as far as they count; for a node in no domain one more than anywhere."""
-        level, kind = self._levels.of(spread.level), self._neighbours.kind(spread)
+        level, kind = self._levels.of(spread.level), self._neighbours.kind(spread, job)
         nodes = self._counted_on(spread, where.soft_spreads, where)
         there = level.sums(np.where(nodes, self._column(kind.carriers)[0], 0))
         most = int(there.max(initial=0))

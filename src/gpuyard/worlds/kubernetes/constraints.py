@@ -373,13 +373,14 @@ def _port_rules(ports: Iterable[HostPort]) -> Iterator[Neighbour]:
         port = f"{HOST_PORT}{protocol}/{number}"
         taken = [port] if address == EVERY_ADDRESS else [f"{port}/{address}", f"{port}/{EVERY_ADDRESS}"]
         for label in taken:
-            yield Neighbour((), NODE, apart=True, rules=(LabelRule(label, Operator.EXISTS),))
+            yield Neighbour((), NODE, apart=True, rules=(LabelRule(label, Operator.EXISTS),), physical=True)
 
 
 def _claim_rules(volume_rules: VolumeRules) -> Iterator[Neighbour]:
     """Nowhere in the cluster while another pod is there that uses the same claim."""
     for claim in volume_rules.alone:
-        yield Neighbour((), CLUSTER, apart=True, rules=(LabelRule(f"{CLAIM}{claim}", Operator.EXISTS),))
+        rules = (LabelRule(f"{CLAIM}{claim}", Operator.EXISTS),)
+        yield Neighbour((), CLUSTER, apart=True, rules=rules, physical=True)
 
 
 def _labels_of(pod: Pod, volume_rules: VolumeRules) -> Labels:

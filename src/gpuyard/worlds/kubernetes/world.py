@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from gpuyard.model.jobs import Job
 from gpuyard.model.nodes import Node
 from gpuyard.model.plan import Action, Bind, Evict, Move, Promise, Resize
+from gpuyard.model.queues import AffinityScope
 from gpuyard.model.reasons import Reason
 from gpuyard.model.snapshot import (
     Change,
@@ -107,6 +108,8 @@ class Kubernetes:
             topologies=read_topologies(picture.topologies.values()),
             now_ms=now_ms,
             moves_last_hour=self._moves,
+            # Which pods a term is about is said by namespaces, whatever queues they are in.
+            affinity_scope=AffinityScope.CLUSTER,
         )
 
     def observe(self) -> Sequence[Change]:
