@@ -18,6 +18,7 @@ from gpuyard.worlds.standalone.intents import Submission
 from gpuyard.worlds.standalone.lifecycle import Happening
 from gpuyard.worlds.standalone.records import (
     ArrayRecord,
+    ClockReading,
     JobRecord,
     Place,
     Receipt,
@@ -280,6 +281,28 @@ class DayClosed(_Event, frozen=True, tag="day-closed"):
     day: str
 
 
+class DayReopened(_Event, frozen=True, tag="day-reopened"):
+    """A closed day came again because the clock was set back: its kept sums count as open ones again."""
+
+    day: str
+    sums: tuple[tuple[str, str, str, str, str, int], ...] = ()
+    """Team, user, job, kind, cause, and GPU milli x milliseconds."""
+
+
+class ClockRead(_Event, frozen=True, tag="clock-read"):
+    """The manager runs on another boot than before, or for the first time."""
+
+    reading: ClockReading
+
+
+class ClockJumped(_Event, frozen=True, tag="clock-jumped"):
+    """The wall clock was set, or the node slept. This entry is the first that is dated by the new clock."""
+
+    by_ms: int
+    """Positive: ahead."""
+    reading: ClockReading
+
+
 class JobsForgotten(_Event, frozen=True, tag="jobs-forgotten"):
     """Over for long: no longer listed."""
 
@@ -388,6 +411,9 @@ Event = (
     | IdleWarned
     | IdleReclaimable
     | DayClosed
+    | DayReopened
+    | ClockRead
+    | ClockJumped
     | JobsForgotten
     | Noted
     | ScheduleEvent
