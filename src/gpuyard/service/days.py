@@ -72,10 +72,13 @@ class DayBook:
 
 
 def all_sums(state: State, kept: Sequence[DailySum], now_ms: int) -> list[DailySum]:
-    """What is kept and what is open, as of now; a reopened day is open as a whole."""
-    reopened = frozenset(state.meter.reopened)
-    running = counted_up_to(state, now_ms).open_days
+    """What is kept and what is open, as of now. Where the open sums of a day are complete, they replace the kept ones.
+
+    They are where it was reopened, and where it was never closed: a manager that ended just then has kept them already.
+    """
+    meter, running = state.meter, counted_up_to(state, now_ms).open_days
+    complete = {day for day in running if day > meter.closed_until or day in meter.reopened}
     return [
-        *(one for one in kept if one.day not in reopened),
+        *(one for one in kept if one.day not in complete),
         *(DailySum(day, *key, amount) for day, sums in running.items() for key, amount in sums.items()),
     ]
