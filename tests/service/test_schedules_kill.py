@@ -20,7 +20,7 @@ from gpuyard.model.queues import Queue
 from gpuyard.model.recurrence import Missed, Recurrence
 from gpuyard.model.work import Work
 from gpuyard.platform.clock import monotonic_ms, wall_ms
-from gpuyard.service.core import Clock
+from gpuyard.service.clock import Clock
 from gpuyard.service.manager import Manager
 from gpuyard.service.signin import admin_of_home
 from gpuyard.wire.access import Caller, Grant, Role

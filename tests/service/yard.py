@@ -26,7 +26,7 @@ from gpuyard.platform.listening import listening
 from gpuyard.service.app import App, build_app
 from gpuyard.service.call import Settings
 from gpuyard.service.certificates import Authority
-from gpuyard.service.core import Clock
+from gpuyard.service.clock import Clock
 from gpuyard.service.faces import Ground
 from gpuyard.service.manager import Manager
 from gpuyard.service.protocol import BoundedHttp

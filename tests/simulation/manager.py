@@ -16,7 +16,8 @@ from gpuyard.errors import RefusedError, StoreGoneError, StoreWaitError
 from gpuyard.model.plan import Plan
 from gpuyard.platform.simulated import Act, DriftingClock
 from gpuyard.policies.policy import Policy
-from gpuyard.service.core import Batch, Clock, Core
+from gpuyard.service.clock import Clock
+from gpuyard.service.core import Batch, Core
 from gpuyard.wire.agents import AgentMessage, Hello, Refused, Report, Welcome
 from gpuyard.worlds.standalone.events import ClusterFounded, SharedUserAccepted
 from gpuyard.worlds.standalone.intents import Intent, RunSchedule, Submit
@@ -87,7 +88,7 @@ class SimulatedManager:
         self.listens = True
         self.cluster.story.tell("manager", f"starts at entry {self.state.seq}")
         if not self.state.cluster:
-            journal.record([ClusterFounded("simulated"), SharedUserAccepted()], self.clock.wall_ms())
+            self.core.record([ClusterFounded("simulated"), SharedUserAccepted()])
         self._begin_planning()
         self._later(0, self._tick)
 
@@ -234,14 +235,23 @@ class SimulatedManager:
     def _tick(self) -> None:
         self._later(self.clock.true_ms(TICK_MS), self._tick)
         self.core.tick()
-        sums = self.core.closing_sums()
-        if sums and self._keep(lambda: self.store.add_sums(sums)):
-            self.core.close_days(sums)
+        self._close_days()
         if not self.listens:
             return
         if self.core.loop.why_waiting and self.clock.steady_ms() - self._planned_ms >= REPLAN_MS:
             self._begin_planning()
         self._changed()
+
+    def _close_days(self) -> None:
+        days = self.core.days
+        try:
+            for day in days.to_reopen():
+                days.reopen(day, self.store.sums(day, day))
+        except StoreGoneError:
+            return
+        sums = days.to_close()
+        if sums and self._keep(lambda: self.store.add_sums(sums)):
+            days.close(sums)
 
     # --------------------------------------------------------------------------------------------------------- clients
 

@@ -12,7 +12,6 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import grpc.aio
@@ -31,7 +30,7 @@ from gpuyard.agent.settings import DEFAULT_FAKE_GPUS, Settings
 from gpuyard.errors import AgentError, GpuyardError, NvmlError
 from gpuyard.nvml.gpus import devices
 from gpuyard.nvml.library import ListeningNvml, NoNvml
-from gpuyard.platform.clock import boot_ms, wall_text
+from gpuyard.platform.clock import boot_id, boot_ms, wall_text
 from gpuyard.platform.files import write_private
 from gpuyard.platform.listening import host_name
 from gpuyard.platform.locks import hold
@@ -378,10 +377,6 @@ class Session:
 
 
 # ------------------------------------------------------------------------------------------------------------ starting
-
-
-def boot_id() -> str:
-    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
 
 
 def low_disk(free_bytes: int) -> str:

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import time
 from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+BOOT_ID_FILE: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
 def wall_ms() -> int:
@@ -19,6 +23,11 @@ def monotonic_ms() -> int:
 def boot_ms() -> int:
     """Milliseconds since the machine was started, also those it slept through: what leases are counted in."""
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
+
+
+def boot_id() -> str:
+    """Which start of the machine this is: what the monotonic clocks count from."""
+    return BOOT_ID_FILE.read_text(encoding="ascii").strip()
 
 
 def sleep_ms(duration_ms: int) -> None:

@@ -7,36 +7,30 @@ that is durable when it goes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable
 from typing import Final
 
 import msgspec
 
 from gpuyard.loop.loop import Loop
 from gpuyard.policies.policy import DEFAULT, Policy
+from gpuyard.service.clock import Clock, RecordedClock
+from gpuyard.service.days import DayBook
 from gpuyard.service.idle import IdleWatch
 from gpuyard.service.recurring import ScheduleWatch
 from gpuyard.wire.agents import DEFAULT_LEASE_MS, Desired, Hello, Report
 from gpuyard.worlds.standalone.decide import decide
-from gpuyard.worlds.standalone.events import DayClosed, Event, JobNumbered, JobsForgotten, NodeSilent, UidRangeSet
+from gpuyard.worlds.standalone.events import Event, JobNumbered, JobsForgotten, NodeSilent, UidRangeSet
 from gpuyard.worlds.standalone.hub import Hub
 from gpuyard.worlds.standalone.intents import DeclareLost, Intent
 from gpuyard.worlds.standalone.journal import Journal
-from gpuyard.worlds.standalone.meter import counted_up_to, day_of
 from gpuyard.worlds.standalone.records import KEPT_FINISHED_MS, MAX_FINISHED_KEPT
 from gpuyard.worlds.standalone.schedules import due_events
-from gpuyard.worlds.standalone.store.port import DailySum, Entry, StoredSnapshot
+from gpuyard.worlds.standalone.store.port import Entry, StoredSnapshot
 from gpuyard.worlds.standalone.uids import UidRange, check_range, unnumbered
 from gpuyard.worlds.standalone.world import Standalone
 
 FORGET_AT_ONCE: Final = 1_000
-
-
-class Clock(msgspec.Struct, frozen=True):
-    """Both clocks: `wall_ms` for the log and for people, `steady_ms` for leases."""
-
-    wall_ms: Callable[[], int]
-    steady_ms: Callable[[], int]
 
 
 class Batch(msgspec.Struct, frozen=True):
@@ -68,14 +62,17 @@ class Core:
         self.journal = journal
         self.state = journal.state
         self.clock = clock
-        self.world = Standalone(journal, clock.wall_ms)
+        self.recorded = RecordedClock(clock, journal.state)
+        self.days = DayBook(journal, self.recorded)
+        self.now_ms()
+        self.world = Standalone(journal, self.recorded.now_ms)
         self.loop = Loop(self.world, policy)
         self.hub = Hub(journal.state, clock.steady_ms(), lease_ms)
         self.idle = IdleWatch(journal.state)
         self.schedules = ScheduleWatch(journal.state)
         journal.listeners.append(self._tell_agents)
-        self.journal.record([*self.hub.opening(), *self._uid_range(uids)], clock.wall_ms())
-        self.journal.record([*self._numbered(), *self._not_heard_yet()], clock.wall_ms())
+        self.record([*self.hub.opening(), *self._uid_range(uids)])
+        self.record([*self._numbered(), *self._not_heard_yet()])
 
     def _uid_range(self, wanted: UidRange | None) -> list[Event]:
         current = self.state.uid_ranges[-1]
@@ -92,58 +89,52 @@ class Core:
         """Nothing is placed on a machine before its agent has come back: it may be another one by now."""
         return [NodeSilent(node.name) for node in self.state.nodes.values() if node.seen and not node.silent_since_ms]
 
+    def now_ms(self) -> int:
+        """The time to record at. A jump of the wall clock is entered first, but not while days are being closed."""
+        found = self.recorded.event() if not self.days.closing else None
+        if found is not None:
+            event, at_ms = found
+            self.journal.record([event], at_ms)
+        return self.recorded.now_ms()
+
+    def record(self, events: Iterable[Event], actor: str = "") -> int:
+        """Enter facts as of now; the number of the last entry."""
+        return self.journal.record(events, self.now_ms(), actor)
+
     def do(self, intent: Intent, actor: str) -> int:
         """Decide an intent and enter what follows; the number of the last entry."""
-        now_ms = self.clock.wall_ms()
+        now_ms = self.now_ms()
         events = decide(self.state, intent, now_ms)
         if isinstance(intent, DeclareLost):
             self.hub.refuse_while_leased(intent.node, self.clock.steady_ms())
         return self.journal.record(events, now_ms, actor)
 
     def hello(self, hello: Hello) -> None:
-        events = self.hub.hello(hello, self.clock.steady_ms())
-        self.journal.record(events, self.clock.wall_ms(), f"node/{hello.node}")
+        self.record(self.hub.hello(hello, self.clock.steady_ms()), f"node/{hello.node}")
         self.hub.touch(hello.node)
 
     def report(self, node: str, report: Report) -> None:
         if node not in self.state.nodes:
             return  # It was removed while this was on the way.
-        wall_ms = self.clock.wall_ms()
-        self.journal.record(self.hub.report(node, report, self.clock.steady_ms(), wall_ms), wall_ms, f"node/{node}")
-        self.journal.record(self.idle.noticed(self.hub.contacts[node].use, wall_ms), wall_ms)
+        now_ms = self.now_ms()
+        self.journal.record(self.hub.report(node, report, self.clock.steady_ms(), now_ms), now_ms, f"node/{node}")
+        self.journal.record(self.idle.noticed(self.hub.contacts[node].use, now_ms), now_ms)
 
     def tick(self) -> None:
         """What follows from time alone."""
-        wall_ms = self.clock.wall_ms()
-        self.journal.record(self.hub.tick(self.clock.steady_ms(), wall_ms), wall_ms)
-        self.journal.record(self.idle.overdue(wall_ms), wall_ms)
-        self._run_due(wall_ms)
-        forgotten = self._long_over(wall_ms)
+        self.days.closing = False
+        now_ms = self.now_ms()
+        self.journal.record(self.hub.tick(self.clock.steady_ms(), now_ms), now_ms)
+        self.journal.record(self.idle.overdue(now_ms), now_ms)
+        self._run_due(now_ms)
+        forgotten = self._long_over(now_ms)
         if forgotten:
-            self.journal.record([JobsForgotten(forgotten)], wall_ms)
+            self.journal.record([JobsForgotten(forgotten)], now_ms)
 
-    def _run_due(self, wall_ms: int) -> None:
-        for id in self.schedules.due(wall_ms):
-            events = due_events(self.state, self.state.schedules[id], wall_ms)
-            self.journal.record(events, wall_ms, f"schedule/{id}")
-
-    def closing_sums(self) -> tuple[DailySum, ...]:
-        """Days that are over and not yet closed, as sums to be kept before `close_days`."""
-        wall_ms = self.clock.wall_ms()
-        today = day_of(wall_ms)
-        if day_of(self.state.meter.at_ms) >= today and all(day >= today for day in self.state.meter.open_days):
-            return ()
-        return tuple(
-            DailySum(day, *key, amount)
-            for day, sums in counted_up_to(self.state, wall_ms).open_days.items()
-            if day < today
-            for key, amount in sums.items()
-        )
-
-    def close_days(self, sums: Sequence[DailySum]) -> None:
-        """These sums are kept: their days are closed."""
-        closed: list[Event] = [DayClosed(day) for day in sorted({one.day for one in sums})]
-        self.journal.record(closed, self.clock.wall_ms())
+    def _run_due(self, now_ms: int) -> None:
+        for id in self.schedules.due(now_ms):
+            events = due_events(self.state, self.state.schedules[id], now_ms)
+            self.journal.record(events, now_ms, f"schedule/{id}")
 
     def take(self) -> Batch:
         """What has piled up. Its messages may go out once its entries are written."""
@@ -156,13 +147,13 @@ class Core:
         self.journal.durable_seq = batch.seq
         self.hub.sent(batch.messages)
 
-    def _long_over(self, wall_ms: int) -> tuple[str, ...]:
+    def _long_over(self, now_ms: int) -> tuple[str, ...]:
         finished, jobs = self.state.finished, self.state.jobs
         surplus = max(len(finished) - MAX_FINISHED_KEPT, 0)
         old = [
             id
             for position, id in enumerate(finished[:FORGET_AT_ONCE])
-            if position < surplus or (id in jobs and jobs[id].ended_at_ms < wall_ms - KEPT_FINISHED_MS)
+            if position < surplus or (id in jobs and jobs[id].ended_at_ms < now_ms - KEPT_FINISHED_MS)
         ]
         return tuple(old)
 

@@ -21,12 +21,15 @@ from gpuyard.model.explanation import Explanation, Forecast, QueueStanding
 from gpuyard.model.plan import Plan
 from gpuyard.model.reasons import Reason
 from gpuyard.model.snapshot import Change, Snapshot
-from gpuyard.platform.clock import monotonic_ms, wall_ms
+from gpuyard.platform.clock import boot_id, monotonic_ms, wall_ms
 from gpuyard.policies.policy import DEFAULT, Policy
-from gpuyard.service.core import Batch, Clock, Core
+from gpuyard.service.clock import Clock
+from gpuyard.service.core import Batch, Core
+from gpuyard.service.days import all_sums
 from gpuyard.service.log_requests import LogRequests, Send, SessionEndedError
 from gpuyard.service.port import Done, ParcelSource
 from gpuyard.service.questions import Questions
+from gpuyard.service.sentences import sentence
 from gpuyard.service.stats import Stats
 from gpuyard.wire.access import Caller
 from gpuyard.wire.agents import (
@@ -40,12 +43,11 @@ from gpuyard.wire.agents import (
     ReadParcel,
     Report,
 )
-from gpuyard.worlds.standalone.events import Event, Noted, ScheduleSkipped, TasksStopped
+from gpuyard.worlds.standalone.events import ClockJumped, Event, Noted, ScheduleSkipped, TasksStopped
 from gpuyard.worlds.standalone.intents import Intent, RunSchedule, Submission, Submit
 from gpuyard.worlds.standalone.journal import is_written, load
-from gpuyard.worlds.standalone.meter import counted_up_to
 from gpuyard.worlds.standalone.records import State, jobs_on
-from gpuyard.worlds.standalone.retention import oldest_kept
+from gpuyard.worlds.standalone.retention import oldest_kept, spans_of
 from gpuyard.worlds.standalone.store.checks import not_next
 from gpuyard.worlds.standalone.store.port import DailySum, Entry, Store, StoredSnapshot
 from gpuyard.worlds.standalone.submitting import submitted_before
@@ -105,11 +107,11 @@ class Manager:
         *,
         policy: Policy = DEFAULT,
         lease_ms: int = DEFAULT_LEASE_MS,
-        clock: Clock = Clock(wall_ms, monotonic_ms),  # noqa: B008 - a frozen value
+        clock: Clock | None = None,
         uids: UidRange | None = None,
     ) -> None:
         self.store = store
-        self.clock = clock
+        self.clock = clock or Clock(wall_ms, monotonic_ms, boot_id())
         self.policy = policy
         self.lease_ms = lease_ms
         self._uids = uids
@@ -153,9 +155,9 @@ class Manager:
         loop = asyncio.get_running_loop()
         await self._in(self._writing, self.store.open)
         journal = await self._in(self._writing, lambda: load(self.store))
+        journal.listeners.append(self._count)
         self.core = Core(journal, self.clock, self.policy, self.lease_ms, self._uids)
         self.questions = Questions(self.core.loop, self.state)
-        journal.listeners.append(self._count)
         self.failed = loop.create_future()
         self._advanced = loop.create_future()
         self.stats.started_at_ms = self.clock.wall_ms()
@@ -353,9 +355,21 @@ class Manager:
             self._changed()
 
     async def _close_days(self) -> None:
-        sums = self.core.closing_sums()
+        days = self.core.days
+        for day in days.to_reopen():
+            kept = await self._kept_sums(day)
+            if kept is not None:
+                days.reopen(day, kept)
+        sums = days.to_close()
         if sums and await self._keep(lambda: self.store.add_sums(sums)):
-            self.core.close_days(sums)
+            days.close(sums)
+
+    async def _kept_sums(self, day: str) -> list[DailySum] | None:
+        """None where the database is away."""
+        try:
+            return await self._in(self._writing, lambda: self.store.sums(day, day))
+        except (StoreGoneError, StoreWaitError):
+            return None
 
     async def _prune(self) -> None:
         now_ms = monotonic_ms()
@@ -366,9 +380,13 @@ class Manager:
 
     def _prune_store(self) -> None:
         oldest = min((one.seq for one in self.store.snapshots()), default=0)
-        self.store.prune(oldest_kept(self.clock.wall_ms()), oldest)
+        for span in spans_of(self.state.jumps, self.core.recorded.now_ms(), oldest):
+            self.store.prune(oldest_kept(span.now_ms), span.up_to_seq, span.after_seq)
 
     def _count(self, event: Event, _: Entry) -> None:
+        if isinstance(event, ClockJumped):
+            _log.warning("%s", sentence(event))
+            self.stats.clock_jumped(event.by_ms)
         if isinstance(event, ScheduleSkipped):
             self.stats.skipped[event.why] = self.stats.skipped.get(event.why, 0) + event.count
         if isinstance(event, TasksStopped) and event.cycle:
@@ -398,7 +416,7 @@ class Manager:
 
     async def record(self, events: Sequence[Event], actor: str = "") -> int:
         """Enter facts that are no intents, such as the founding of the cluster."""
-        seq = self.core.journal.record(events, self.clock.wall_ms(), actor)
+        seq = self.core.record(events, actor)
         self._changed()
         await self._durable(seq)
         return seq
@@ -407,7 +425,7 @@ class Manager:
         await self.record([Noted(about, what, team)], caller.user)
 
     async def dry_run(self, intent: Intent, caller: Caller) -> Difference:
-        changes = self.questions.changes_of(intent, self.clock.wall_ms())
+        changes = self.questions.changes_of(intent, self.core.recorded.now_ms())
         return await self._ask(lambda: self.questions.what_if(changes))
 
     # ------------------------------------------------------------------------------------------------------ questions
@@ -475,13 +493,8 @@ class Manager:
 
     async def sums(self, since_day: str, until_day: str) -> list[DailySum]:
         kept = await self._in(self._writing, lambda: self.store.sums(since_day, until_day))
-        running = [
-            DailySum(day, *key, amount)
-            for day, sums in counted_up_to(self.state, self.clock.wall_ms()).open_days.items()
-            if since_day <= day <= until_day
-            for key, amount in sums.items()
-        ]
-        return [*kept, *running]
+        sums = all_sums(self.state, kept, self.core.recorded.now_ms())
+        return [one for one in sums if since_day <= one.day <= until_day]
 
     def subscribe(self, after_seq: int | None) -> Watching:
         return Watching(self, self.core.journal.durable_seq if after_seq is None else after_seq)

@@ -14,7 +14,7 @@ from gpuyard.model.quantities import MILLI
 from gpuyard.model.reasons import EVICTIONS
 from gpuyard.service.port import ManagerPort
 from gpuyard.service.schedule_views import SCHEDULE_STATES, schedule_state
-from gpuyard.service.stats import LATENCY_BOUNDS_MS, Histogram
+from gpuyard.service.stats import AHEAD, BACK, LATENCY_BOUNDS_MS, Histogram
 from gpuyard.service.traffic import Traffic
 from gpuyard.service.views import lent_milli, node_state
 from gpuyard.worlds.standalone.lifecycle import JobState
@@ -128,6 +128,8 @@ def _loop(manager: ManagerPort) -> Iterator[str]:
     yield from _counter("gpuyard_evictions_total", "Tasks that had to give way, by reason.", evictions)
     skipped: list[Sample] = [((("reason", str(why)),), stats.skipped.get(why, 0)) for why in SkipReason]
     yield from _counter("gpuyard_schedule_skips_total", "Planned times without a run, by reason.", skipped)
+    jumps: list[Sample] = [((("direction", one),), stats.clock_jumps.get(one, 0)) for one in (AHEAD, BACK)]
+    yield from _counter("gpuyard_clock_jumps_total", "Jumps of the wall clock; nobody is charged for them.", jumps)
     yield from _histogram("gpuyard_journal_seconds", "From an event to its being durable.", [((), stats.journal_times)])
     waiting = float(stats.journal_waiting)
     yield from _gauge("gpuyard_journal_pending_entries", "Entries that are not durable yet.", [((), waiting)])

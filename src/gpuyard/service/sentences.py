@@ -16,8 +16,11 @@ from gpuyard.worlds.standalone.events import (
     AttemptBegan,
     AttemptEnded,
     Checkpointed,
+    ClockJumped,
+    ClockRead,
     ClusterFounded,
     DayClosed,
+    DayReopened,
     Event,
     IdleNoticed,
     IdleReclaimable,
@@ -237,10 +240,22 @@ def _cluster(event: Event) -> str:
             return f"{_count(len(jobs), 'job')} long over, are no longer listed"
         case DayClosed(day):
             return f"the use of {day} is summed up"
+        case DayReopened(day):
+            return f"the use of {day} is summed up again: the clock was set back into that day"
         case Noted(about, what):
             return f"{about}: {what}"
+        case ClockRead():
+            return "the clocks of the server's node are read for the first time since its boot"
+        case ClockJumped(by_ms):
+            return jump_text(by_ms)
         case _:
             return _machine(event)
+
+
+def jump_text(by_ms: int) -> str:
+    direction = "ahead" if by_ms > 0 else "back"
+    cause = "it was set, or its node slept" if by_ms > 0 else "it was set"
+    return f"the server's clock jumped {direction} by {duration_text(abs(by_ms))} ({cause}); no use is charged for it"
 
 
 def _machine(event: Event) -> str:

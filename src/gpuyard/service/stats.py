@@ -13,6 +13,9 @@ import msgspec
 LATENCY_BOUNDS_MS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000)
 """Upper bounds of the buckets of every histogram of times."""
 
+AHEAD: Final = "ahead"
+BACK: Final = "back"
+
 
 class Histogram(msgspec.Struct):
     """How often something took how long."""
@@ -41,6 +44,8 @@ class Stats(msgspec.Struct):
     """By reason token, since the start."""
     skipped: dict[str, int] = {}
     """Planned times of schedules without a run, by reason, since the start."""
+    clock_jumps: dict[str, int] = {}
+    """Of the wall clock, by direction, since the start."""
     journal_times: Histogram = msgspec.field(default_factory=Histogram)
     """From an event's birth to the moment it is durable."""
     journal_waiting: int = 0
@@ -57,6 +62,10 @@ class Stats(msgspec.Struct):
         self.cycles += 1
         self.last_cycle_ms = took_ms
         self.cycle_times.add(took_ms)
+
+    def clock_jumped(self, by_ms: int) -> None:
+        direction = AHEAD if by_ms > 0 else BACK
+        self.clock_jumps[direction] = self.clock_jumps.get(direction, 0) + 1
 
     def evicted(self, token: str, tasks: int) -> None:
         self.evictions[token] = self.evictions.get(token, 0) + tasks

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from gpuyard.model.quantities import MILLI
 from gpuyard.wire.agents import Ending
-from gpuyard.worlds.standalone.events import Checkpointed, DayClosed, IdleNoticed
+from gpuyard.worlds.standalone.events import Checkpointed, ClockJumped, DayClosed, DayReopened, IdleNoticed
 from gpuyard.worlds.standalone.lifecycle import JobState
 from gpuyard.worlds.standalone.meter import DAY_MS, counted_up_to, day_of
+from gpuyard.worlds.standalone.records import ClockReading
 from tests.worlds.standalone.yard import BEGIN_MS, Yard, a_form
 
 HOUR_MS = 3_600_000
@@ -133,3 +136,90 @@ def test_asking_for_the_sums_changes_nothing() -> None:
     yard.wait(HOUR_MS)
     counted_up_to(yard.state, yard.now_ms)
     assert yard.state.meter.open_days == {}
+
+
+# --------------------------------------------------------------------------------------------- the wall clock is set
+
+
+def jump(yard: Yard, by_ms: int) -> None:
+    yard.now_ms += by_ms
+    yard.enter(ClockJumped(by_ms, ClockReading("boot", yard.now_ms)))
+
+
+@pytest.mark.parametrize("by_ms", [-400 * DAY_MS, -2 * HOUR_MS, -1_500, 1_500, 2 * HOUR_MS, 40 * DAY_MS])
+def test_a_jump_of_the_clock_charges_nobody_and_takes_back_nothing(by_ms: int) -> None:
+    yard = Yard()
+    id = yard.submit(a_form(tasks=3))
+    yard.run(id)
+    yard.wait(HOUR_MS)
+    jump(yard, by_ms)
+    yard.wait(HOUR_MS)
+    yard.end(id, 0)
+    held, owed, borrowed = (use(yard, kind) for kind in ("held", "owed", "borrowed"))
+    assert held == owed + borrowed == 6 * GPU_HOUR
+    assert abs(borrowed - 2 * GPU_HOUR) < GPU_HOUR // 1000
+    assert use(yard, "lent", "speech") == 2 * GPU_HOUR
+
+
+def test_a_jump_of_the_clock_wastes_nothing_and_is_not_idle_time() -> None:
+    yard = Yard()
+    id = yard.submit()
+    yard.run(id)
+    yard.wait(HOUR_MS)
+    yard.enter(Checkpointed(id, 0, yard.now_ms), IdleNoticed(id, yard.now_ms))
+    yard.wait(HOUR_MS)
+    jump(yard, 40 * DAY_MS)
+    yard.wait(HOUR_MS)
+    yard.end(id, code=None, ending=Ending.LOST)
+    assert (use(yard, "idle"), use(yard, "wasted"), use(yard, "held")) == (2 * GPU_HOUR, 2 * GPU_HOUR, 3 * GPU_HOUR)
+
+
+def test_use_before_a_jump_stays_on_its_day_and_use_after_it_is_of_the_new_day() -> None:
+    yard = Yard()
+    yard.wait(3 * HOUR_MS)
+    yard.run(yard.submit())
+    yard.wait(HOUR_MS)
+    before = day_of(yard.now_ms)
+    jump(yard, 40 * DAY_MS)
+    yard.wait(HOUR_MS)
+    assert held_by_day(yard) == {before: GPU_HOUR, day_of(yard.now_ms): GPU_HOUR}
+
+
+def test_days_that_are_yet_to_come_are_brought_back_where_the_clock_is_set_right() -> None:
+    yard = Yard()
+    begin_ms = (BEGIN_MS // DAY_MS + 1) * DAY_MS
+    yard.wait(begin_ms - BEGIN_MS)
+    yard.run(yard.submit())
+    yard.wait(20 * HOUR_MS)
+    jump(yard, 40 * DAY_MS)
+    yard.wait(6 * HOUR_MS)
+    jump(yard, -40 * DAY_MS)
+    yard.wait(HOUR_MS)
+    assert held_by_day(yard) == {day_of(begin_ms): 24 * GPU_HOUR, day_of(begin_ms + DAY_MS): 3 * GPU_HOUR}
+
+
+def test_a_closed_day_that_comes_again_is_summed_as_a_whole() -> None:
+    yard = Yard()
+    midnight_ms = (BEGIN_MS // DAY_MS + 1) * DAY_MS
+    day = day_of(BEGIN_MS)
+    yard.wait(midnight_ms - BEGIN_MS - HOUR_MS)
+    id = yard.submit()
+    yard.run(id)
+    yard.wait(HOUR_MS + 1_000)
+    kept = counted_up_to(yard.state, yard.now_ms).open_days[day]
+    yard.enter(DayClosed(day))
+    jump(yard, -60_000)
+    yard.wait(60_000)
+    assert yard.state.meter.closed_until == day
+    yard.enter(DayReopened(day, tuple((*key, amount) for key, amount in kept.items())))
+    assert yard.state.meter.reopened == (day,)
+    # The second after midnight was on the next day only by a clock that ran ahead; then 59 s follow to midnight.
+    assert held_by_day(yard)[day] == GPU_HOUR + 60_000 * MILLI
+    yard.enter(DayClosed(day))
+    assert (yard.state.meter.reopened, yard.state.meter.open_days.get(day)) == ((), None)
+
+
+def held_by_day(yard: Yard) -> dict[str, int]:
+    days = counted_up_to(yard.state, yard.now_ms).open_days
+    found = {day: sum(amount for key, amount in sums.items() if key[3] == "held") for day, sums in days.items()}
+    return {day: amount for day, amount in found.items() if amount}

@@ -15,7 +15,8 @@ from gpuyard.errors import RefusedError
 from gpuyard.model.queues import Queue
 from gpuyard.model.recurrence import Missed, Overlap, Recurrence
 from gpuyard.model.work import Array
-from gpuyard.service.core import Clock, Core
+from gpuyard.service.clock import Clock
+from gpuyard.service.core import Core
 from gpuyard.wire.access import Grant, Role
 from gpuyard.worlds.standalone.events import SharedUserAccepted
 from gpuyard.worlds.standalone.intents import (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 from gpuyard.model.quantities import format_milli
@@ -12,9 +13,13 @@ from gpuyard.service.moments import moment
 from gpuyard.service.openapi import openapi
 from gpuyard.service.port import ManagerPort
 from gpuyard.service.redact import Veil
+from gpuyard.service.sentences import jump_text
 from gpuyard.service.views import device_objects, isolation_of, node_state
 from gpuyard.wire.rest import Status, Version, Whoami
 from gpuyard.worlds.standalone.lifecycle import JobState
+
+CLOCK_WARNING_MS: Final = 24 * 3_600_000
+"""So long `status` and `doctor` show a jump of the server's clock."""
 
 
 async def livez(call: Call) -> Answer:
@@ -65,7 +70,7 @@ async def status(call: Call) -> Answer:
             last_cycle_ms=round(manager.stats.last_cycle_ms),
             cycles=manager.stats.cycles,
             started_at=moment(manager.stats.started_at_ms),
-            warnings=(*call.service.settings.warnings, *_agent_warning(manager)),
+            warnings=(*call.service.settings.warnings, *_agent_warning(manager), *_clock_warnings(manager)),
             pool=manager.stats.pool,
         )
     )
@@ -74,6 +79,15 @@ async def status(call: Call) -> Answer:
 def _agent_warning(manager: ManagerPort) -> tuple[str, ...]:
     trouble = manager.stats.agent_trouble
     return (f"the agent of the manager's own machine does not run: {' '.join(trouble.split())}",) if trouble else ()
+
+
+def _clock_warnings(manager: ManagerPort) -> Iterator[str]:
+    """Jumps of the last day: the newest, and how many there were before it."""
+    recent = [jump for jump in manager.state.jumps if manager.now_ms() - jump.at_ms < CLOCK_WARNING_MS]
+    if recent:
+        newest = recent[-1]
+        before = f"; {len(recent)} jumps within a day" * (len(recent) > 1)
+        yield f"{jump_text(newest.by_ms)}, at {moment(newest.at_ms):%Y-%m-%dT%H:%M:%SZ}{before}"
 
 
 async def whoami(call: Call) -> Answer:

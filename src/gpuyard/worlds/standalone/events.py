@@ -18,6 +18,7 @@ from gpuyard.worlds.standalone.intents import Submission
 from gpuyard.worlds.standalone.lifecycle import Happening
 from gpuyard.worlds.standalone.records import (
     ArrayRecord,
+    ClockReading,
     JobRecord,
     Place,
     Receipt,
@@ -301,6 +302,28 @@ class JobNumbered(_Event, frozen=True, tag="job-numbered"):
     uid: int
 
 
+class DayReopened(_Event, frozen=True, tag="day-reopened"):
+    """A closed day came again because the clock was set back: its kept sums count as open ones again."""
+
+    day: str
+    sums: tuple[tuple[str, str, str, str, str, int], ...] = ()
+    """Team, user, job, kind, cause, and GPU milli x milliseconds."""
+
+
+class ClockRead(_Event, frozen=True, tag="clock-read"):
+    """The manager runs on another boot than before, or for the first time."""
+
+    reading: ClockReading
+
+
+class ClockJumped(_Event, frozen=True, tag="clock-jumped"):
+    """The wall clock was set, or the node slept. This entry is the first that is dated by the new clock."""
+
+    by_ms: int
+    """Positive: ahead."""
+    reading: ClockReading
+
+
 class JobsForgotten(_Event, frozen=True, tag="jobs-forgotten"):
     """Over for long: no longer listed."""
 
@@ -412,6 +435,9 @@ Event = (
     | IdleReclaimable
     | DayClosed
     | JobNumbered
+    | DayReopened
+    | ClockRead
+    | ClockJumped
     | JobsForgotten
     | Noted
     | ScheduleEvent

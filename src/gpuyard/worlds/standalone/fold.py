@@ -11,14 +11,18 @@ from msgspec.structs import replace
 from gpuyard.model.jobs import Task, TaskGroup, node_rank_name, on_nodes
 from gpuyard.scheduler.gang import satisfied
 from gpuyard.worlds.standalone import meter
+from gpuyard.worlds.standalone.clock_fold import enter_clock
 from gpuyard.worlds.standalone.events import (
     ArrayReleased,
     ArraySubmitted,
     AttemptBegan,
     AttemptEnded,
     Checkpointed,
+    ClockJumped,
+    ClockRead,
     ClusterFounded,
     DayClosed,
+    DayReopened,
     Event,
     IdleNoticed,
     IdleReclaimable,
@@ -119,6 +123,10 @@ def _enter(state: State, event: Event, at_ms: int) -> None:
             pass
         case DayClosed(day):
             meter.close_day(state, day)
+        case DayReopened(day, sums):
+            meter.reopen_day(state, day, sums)
+        case ClockRead() | ClockJumped():
+            enter_clock(state, event, at_ms)
         case ScheduleSet() | ScheduleRemoved() | SchedulePaused() | ScheduleResumed():
             enter_schedule(state, event, at_ms)
         case ScheduleSuspended() | ScheduleRan() | ScheduleSkipped():

@@ -4,12 +4,14 @@ A team that holds more than its quota borrows the rest; a team that holds less l
 Of a job of a borrowing team, the same part is borrowed as of the team. What an attempt did since its last checkpoint is
 wasted where it is stopped, lost or fails; each waste names the entry of the log that caused it. Of what a job holds,
 that is idle which it holds from when it was seen not to use its GPUs until it was seen to use them again, or ended.
-Amounts are GPU milli x milliseconds. Invariant: per team and day, held = owed + borrowed, but for rounding.
+Amounts are GPU milli x milliseconds. Time is that of the monotonic clock: where the wall clock jumps, so does the
+meter, and counts nothing for it. Invariant: per team and day, held = owed + borrowed, but for rounding.
 """
 
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Final
 
@@ -180,4 +182,40 @@ def _count_everything(state: State) -> None:
 def close_day(state: State, day: str) -> None:
     """The day's sums are kept elsewhere from here on."""
     count_all(state, state.at_ms)
-    state.meter.open_days.pop(day, None)
+    meter = state.meter
+    meter.open_days.pop(day, None)
+    meter.closed_until = max(meter.closed_until, day)
+    meter.reopened = tuple(one for one in meter.reopened if one != day)
+
+
+def reopen_day(state: State, day: str, sums: Iterable[tuple[str, str, str, str, str, int]]) -> None:
+    """Take back what is kept of a day: its sums are complete again, and replace the kept ones when it is closed."""
+    there = state.meter.open_days.setdefault(day, {})
+    for *key, amount in sums:
+        team, user, job, kind, cause = key
+        there[team, user, job, kind, cause] = there.get((team, user, job, kind, cause), 0) + amount
+    state.meter.reopened = (*state.meter.reopened, day)
+
+
+def jump(state: State, at_ms: int, by_ms: int) -> None:
+    """Count up to the jump by the old clock, and go on from it by the new one."""
+    count_all(state, at_ms - by_ms)
+    meter = state.meter
+    shift_ms = at_ms - meter.at_ms
+    meter.marks = {task: (since_ms + shift_ms, ratio) for task, (since_ms, ratio) in meter.marks.items()}
+    meter.at_ms = at_ms
+    _bring_back_days(meter, at_ms, by_ms)
+
+
+def _bring_back_days(meter: Meter, at_ms: int, by_ms: int) -> None:
+    """Use that was booked on days which are yet to come was booked by a clock that was wrong."""
+    today = day_of(at_ms)
+    for day in sorted(one for one in meter.open_days if one > today and one not in meter.reopened):
+        there = meter.open_days.setdefault(min(_day_moved(day, by_ms), today), {})
+        for key, amount in meter.open_days.pop(day).items():
+            there[key] = there.get(key, 0) + amount
+
+
+def _day_moved(day: str, by_ms: int) -> str:
+    begin_ms = round(datetime.fromisoformat(day).replace(tzinfo=UTC).timestamp()) * 1000
+    return day_of(begin_ms + by_ms)

@@ -28,6 +28,8 @@ MAX_ATTEMPTS_KEPT: Final = 16
 MAX_FINISHED_KEPT: Final = 20_000
 """Jobs that are over and still listed; older ones are found in the audit only."""
 KEPT_FINISHED_MS: Final = 30 * 24 * 3600 * 1000
+MAX_JUMPS_KEPT: Final = 100
+"""Jumps of the clock that are told apart; of older ones only the sum counts."""
 MAX_RUNS_KEPT: Final = 20
 """Runs of a schedule that are remembered with it, besides those that are not over."""
 
@@ -318,6 +320,27 @@ class Meter(msgspec.Struct):
     """Day → (team, user, job, kind, cause) → GPU milli x milliseconds."""
     marks: dict[tuple[str, int], tuple[int, int]] = {}
     """Task that holds GPUs → up to when its use is counted, and its team's integral then."""
+    closed_until: str = ""
+    """The last day that was ever closed. The clock may be set back: a day up to this one may have kept sums."""
+    reopened: tuple[str, ...] = ()
+    """Open days whose sums include the kept ones."""
+
+
+class ClockReading(msgspec.Struct, frozen=True):
+    """How the wall clock of the manager's node relates to its monotonic clock, which counts from a boot."""
+
+    boot: str
+    ahead_ms: int
+    """Wall clock minus monotonic clock. Only a jump changes it."""
+
+
+class Jump(msgspec.Struct, frozen=True, gc=False):
+    """The wall clock was set."""
+
+    seq: int
+    """Entries before this one are dated by the clock as it was before."""
+    at_ms: int
+    by_ms: int
 
 
 class State(msgspec.Struct):
@@ -353,6 +376,10 @@ class State(msgspec.Struct):
     meter: Meter = msgspec.field(default_factory=Meter)
     schedules: dict[str, ScheduleRecord] = {}
     """TEAM/NAME → the schedule."""
+    clock: ClockReading | None = None
+    """What `at_ms` of the newest entries was read from. None: never recorded."""
+    jumps: tuple[Jump, ...] = ()
+    """The newest, oldest first."""
     isolation: Isolation | None = None
     shared_user_accepted: bool = False
     uids: dict[str, int] = {}

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Final, get_args
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple, get_args
 
 from gpuyard.worlds.standalone.events import Event
+from gpuyard.worlds.standalone.records import Jump
 
 DAY_MS: Final = 24 * 3600 * 1000
 DECISIONS_MS: Final = 90 * DAY_MS
@@ -22,3 +24,24 @@ KEPT_MS: Final[dict[str, int]] = {
 def oldest_kept(now_ms: int) -> dict[str, int]:
     """Kind → the moment before which its entries may go."""
     return {kind: now_ms - kept_ms for kind, kept_ms in KEPT_MS.items()}
+
+
+class Span(NamedTuple):
+    """Entries that were dated by one setting of the clock."""
+
+    after_seq: int
+    up_to_seq: int
+    """Belongs to it."""
+    now_ms: int
+    """What the time would be by that setting."""
+
+
+def spans_of(jumps: Sequence[Jump], now_ms: int, up_to_seq: int) -> Iterator[Span]:
+    """All entries up to one, so that the age of each is told by the clock that dated it."""
+    after_seq, ahead_ms = 0, sum(jump.by_ms for jump in jumps)
+    for jump in jumps:
+        if after_seq < (last := min(jump.seq - 1, up_to_seq)):
+            yield Span(after_seq, last, now_ms - ahead_ms)
+        after_seq, ahead_ms = jump.seq - 1, ahead_ms - jump.by_ms
+    if after_seq < up_to_seq:
+        yield Span(after_seq, up_to_seq, now_ms)

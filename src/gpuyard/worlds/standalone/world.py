@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 
 from gpuyard.model.plan import Action
 from gpuyard.model.snapshot import Change, MovesCounted, NodeGone, NodeSeen, QueuesSet, Snapshot, TimePassed
-from gpuyard.worlds.standalone.events import Event, JobsForgotten, JobSubmitted, TeamsSet
+from gpuyard.worlds.standalone.events import ClockJumped, Event, JobsForgotten, JobSubmitted, TeamsSet
 from gpuyard.worlds.standalone.journal import Journal
-from gpuyard.worlds.standalone.lifecycle import TaskPhase
+from gpuyard.worlds.standalone.lifecycle import OVER, TaskPhase
 from gpuyard.worlds.standalone.planning import events_of
 from gpuyard.worlds.standalone.records import JobRecord
 from gpuyard.worlds.standalone.snapshot import STUCK_AFTER_MS, changes_of, moves_last_hour, node_seen_as, snapshot_of
@@ -76,6 +76,9 @@ class Standalone:
                 self._jobs.update(dict.fromkeys(jobs))
             case TeamsSet():
                 self._queues = True
+            case ClockJumped():
+                # Their times have moved with it.
+                self._jobs.update({id: None for id, job in self.journal.state.jobs.items() if job.state not in OVER})
             case _:
                 self._note(event)
 

@@ -168,9 +168,9 @@ class MemoryStore:
         found = (entry for entry in reversed(self._live.log) if search.matches(entry))
         return [entry for entry, _ in zip(found, range(min(limit, MAX_RESULTS)), strict=False)]
 
-    def prune(self, older_than_ms: Mapping[str, int], up_to_seq: int) -> int:
+    def prune(self, older_than_ms: Mapping[str, int], up_to_seq: int, after_seq: int = 0) -> int:
         disk = self._live
-        kept = [entry for entry in disk.log if not _is_old(entry, older_than_ms, up_to_seq)]
+        kept = [e for e in disk.log if e.seq <= after_seq or not _is_old(e, older_than_ms, up_to_seq)]
         gone = len(disk.log) - len(kept)
 
         def drop() -> None:

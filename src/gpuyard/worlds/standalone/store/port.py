@@ -103,8 +103,11 @@ class Store(Protocol):
     def sums(self, since_day: str, until_day: str) -> list[DailySum]:
         """Of these days and those between them, in the order of their keys."""
 
-    def prune(self, older_than_ms: Mapping[str, int], up_to_seq: int) -> int:
-        """Delete entries of each named kind written before that moment, none after `up_to_seq`; how many went."""
+    def prune(self, older_than_ms: Mapping[str, int], up_to_seq: int, after_seq: int = 0) -> int:
+        """Delete entries of each named kind written before that moment; how many went.
+
+        Only of those after `after_seq`, up to and with `up_to_seq`.
+        """
 
     def backup(self, path: str) -> None:
         """A copy of everything in one file that `restore` reads, consistent, while the manager goes on."""

@@ -109,13 +109,13 @@ class SqlStore(ABC):
         wanted = None if teams is None else tuple(teams)
         return find(self._session, Search(object, tuple(kinds), actor, wanted, since_ms, until_ms, before_seq, limit))
 
-    def prune(self, older_than_ms: Mapping[str, int], up_to_seq: int) -> int:
-        return sum(self._prune_kind(kind, older_than_ms[kind], up_to_seq) for kind in sorted(older_than_ms))
+    def prune(self, older_than_ms: Mapping[str, int], up_to_seq: int, after_seq: int = 0) -> int:
+        return sum(self._prune_kind(kind, older_than_ms[kind], up_to_seq, after_seq) for kind in sorted(older_than_ms))
 
-    def _prune_kind(self, kind: str, before_ms: int, up_to_seq: int) -> int:
+    def _prune_kind(self, kind: str, before_ms: int, up_to_seq: int, after_seq: int) -> int:
         session = self._session
         old = _seq_range(session, Search(until_ms=before_ms, before_seq=up_to_seq + 1))
-        after_seq, gone = 0, 0
+        gone = 0
         while old and after_seq < old.last:
             rows = session.run(
                 f"SELECT {COLUMNS} FROM entries AS e WHERE e.kind = :kind AND e.at_ms < :before_ms"
