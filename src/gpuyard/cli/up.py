@@ -55,6 +55,15 @@ _COMMON: tuple[Decorator, ...] = (
     click.option("--insecure-http", is_flag=True, help="No TLS, although others can reach the address."),
     click.option("--accept-shared-user", is_flag=True, help="Not root: several teams may share one user."),
     click.option("--lease", default="60s", show_default=True, help="How long jobs outlive the contact to the manager."),
+    click.option(
+        "--streams-per-token",
+        type=int,
+        default=50,
+        show_default=True,
+        envvar="GPUYARD_STREAMS_PER_TOKEN",
+        metavar="N",
+        help="Followed logs and events of one token at once.",
+    ),
 )
 
 
@@ -136,7 +145,13 @@ def down(home: Path | None, with_jobs: bool) -> None:
 
 def _settings(common: dict[str, Any], **more: Any) -> Settings:  # noqa: ANN401
     from gpuyard.platform.home import gpuyard_home
-    from gpuyard.service.settings import Settings, next_port, read_address, read_lease
+    from gpuyard.service.settings import (
+        Settings,
+        next_port,
+        read_address,
+        read_lease,
+        read_streams_per_token,
+    )
 
     listen = read_address(common["listen"])
     agents = common["agents_listen"]
@@ -149,6 +164,7 @@ def _settings(common: dict[str, Any], **more: Any) -> Settings:  # noqa: ANN401
         insecure=common["insecure_http"],
         accept_shared_user=common["accept_shared_user"],
         lease_ms=read_lease(common["lease"]),
+        streams_per_token=read_streams_per_token(common["streams_per_token"]),
         **more,
     )
 

@@ -52,7 +52,7 @@ _log: Final = logging.getLogger("gpuyard.service")
 
 def build_app(manager: ManagerPort, settings: Settings, faces: Sequence[Face] = ()) -> App:
     signin = SignIn(lambda: manager.state, lambda: manager.now_ms())
-    return App(Service(manager, settings, signin, Traffic(), Encoded()), faces)
+    return App(Service(manager, settings, signin, Traffic(settings.streams_per_token), Encoded()), faces)
 
 
 class App:

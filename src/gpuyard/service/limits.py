@@ -30,11 +30,16 @@ MAX_IN_FLIGHT: Final = 512
 """Requests at once, streams aside."""
 MAX_WATCHERS: Final = 1_000
 """Streams of events and followed logs, together."""
-MAX_WATCHERS_PER_TOKEN: Final = 500
+STREAMS_PER_TOKEN: Final = 50
+"""Of one token, unless the manager is started with another number: --streams-per-token."""
 MAX_THINKING: Final = 4
 """Questions to the scheduler at once: explain, plan, what-if, dry runs."""
 MAX_THINKING_QUEUED: Final = 64
 HEARTBEAT_SECONDS: Final = 15.0
+RIGHTS_SECONDS: Final = 1.0
+"""How often the rights behind a stream, and behind whoever waits for one, are asked again."""
+PARTING_SECONDS: Final = 1.0
+"""Within which a reader must take the last message of a stream that is ended from this side."""
 SEND_SECONDS: Final = 30.0
 """Within which a reader must take what it is sent."""
 MAX_ENCODED_EVENTS: Final = 4_096
@@ -49,6 +54,8 @@ MAX_FAILURES: Final = 30
 FAILURE_WINDOW_MS: Final = 60_000
 MAX_ADDRESSES: Final = 10_000
 MAX_AUTHORIZATION_LENGTH: Final = 512
+MAX_REACHED: Final = 10_000
+"""Users for whom it is kept how far their roles reach."""
 
 MIN_TOKEN_MS: Final = 60_000
 MAX_TOKEN_MS: Final = 400 * 24 * 3600 * 1000

@@ -78,6 +78,7 @@ class WebServer:
                 tls=settings.tls,
                 agents=str(agents),
                 authority=authority,
+                streams_per_token=settings.streams_per_token,
                 warnings=_warnings(settings),
             ),
             faces,
