@@ -20,6 +20,8 @@ _TOO_SLOW: Final = b"408 Request Timeout"
 
 CONNECTION: Final = "gpuyard.connection"
 """What a request's scope calls the connection it came over."""
+TARGET: Final = "gpuyard.target"
+"""And the target of the request, as it was sent."""
 
 
 class Connection:
@@ -81,6 +83,7 @@ class BoundedHttp(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._in_head = False
+        self.scope[TARGET] = self.url  # type: ignore[typeddict-unknown-key]
         self._done_waiting()
         super().on_headers_complete()
         connection = connection_of(self.scope)  # type: ignore[arg-type]

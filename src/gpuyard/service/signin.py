@@ -1,4 +1,4 @@
-"""Who asks: tokens, and what a web page may not do. Nothing else tells callers apart.
+"""Who asks: tokens. Nothing else tells callers apart; what a web page may not do is in heads.py.
 
 Place in the flow: request ─headers─▶ **signin** ─Caller─▶ authorise. A token is `gy_<id>_<secret>`; only the SHA-256 of
 the secret is kept. Neither an address nor a forwarded header is ever trusted.
@@ -13,7 +13,6 @@ import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
-from urllib.parse import urlsplit
 
 import msgspec
 
@@ -45,9 +44,7 @@ ADMIN: Final = "admin"
 
 _TOKEN: Final = re.compile(r"gyj?_([0-9a-f]{16})_([0-9a-f]{64})(?:\.[0-9a-f]{1,64})?")
 """A token to join with ends in a part of the authority's fingerprint, which is for the machine that joins alone."""
-_HOST: Final = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]{1,5})?")
 _SIGN_IN: Final = "gpuyard login, or send Authorization: Bearer with a token of yours"
-_CROSS_SITE: Final = frozenset({"cross-site", "same-site"})
 
 _SPECIAL: Final = {Scope.SCRAPE: Permission.SCRAPE, Scope.JOIN: Permission.RUN_NODES}
 """What the owner of a token must be allowed for it to be good for this."""
@@ -198,37 +195,3 @@ def may_have_scope(scope: Scope, user: str, grants: tuple[Grant, ...]) -> bool:
     """Whether a token of this user can be good for that."""
     needed = _SPECIAL.get(scope)
     return needed is None or Caller(user, grants).may(needed)
-
-
-# ----------------------------------------------------------------------------------------------------------- web pages
-
-
-def check_host(headers: Mapping[str, str], hosts: frozenset[str]) -> None:
-    """Against names that lead here without being ours: a page that was loaded from such a name could ask us."""
-    host = headers.get("host", "")
-    match = _HOST.fullmatch(host)
-    if match is None:
-        raise RefusedError(ProblemReason.BAD_HEADER, "the Host header is missing or malformed", fix="send one")
-    if match.group(1).lower() not in hosts:
-        raise RefusedError(
-            ProblemReason.HOST_NOT_ALLOWED,
-            "the service does not answer to this host name",
-            fix="use an address the manager was started with, or add the name: --name",
-        )
-
-
-def check_origin(headers: Mapping[str, str], hosts: frozenset[str]) -> None:
-    """Against pages of other sites, on every method: no browser may act for somebody who did not mean it."""
-    origin = headers.get("origin")
-    foreign = origin is not None and _host_of(origin) not in hosts
-    if foreign or headers.get("sec-fetch-site", "").lower() in _CROSS_SITE:
-        what = "the request comes from a page of another site"
-        raise RefusedError(ProblemReason.ORIGIN_NOT_ALLOWED, what, fix="use the command line or a client library")
-
-
-def _host_of(origin: str) -> str:
-    try:
-        host = urlsplit(origin).hostname or ""
-    except ValueError:
-        return ""
-    return f"[{host}]" if ":" in host else host

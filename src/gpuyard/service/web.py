@@ -112,6 +112,7 @@ class WebServer:
             self._app,
             http=BoundedHttp,
             lifespan="off",
+            ws="none",
             log_config=None,
             access_log=False,
             server_header=False,
