@@ -1,4 +1,4 @@
-"""Heads of requests that two programs could read in two ways, as bytes on a socket: each is refused, and does nothing."""
+"""Heads that two programs could read in two ways, as bytes on a socket: each is refused, and does nothing."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_a_method_of_no_operation_is_refused(yard: Yard, method: str) -> None:
     assert answered(yard, PATH, method=method) in (0, 400, 405)
 
 
-# -------------------------------------------------------------------------------------------------------------- the path
+# ------------------------------------------------------------------------------------------------------------ the path
 
 HIDDEN_PATHS: Final = (
     *("/v1%2fstatus", "/v1%2Fstatus", "%2fv1/status", "/v1/jobs/x%2fcancel", "/v1/jobs/..%2fusers"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from gpuyard.errors import RefusedError
 from gpuyard.model.quantities import format_milli
 from gpuyard.service.authorise import own_teams
 from gpuyard.service.call import Answer, Call
@@ -11,6 +12,7 @@ from gpuyard.service.metrics import METRICS_MEDIA, metrics_text
 from gpuyard.service.moments import moment
 from gpuyard.service.openapi import openapi
 from gpuyard.service.port import ManagerPort
+from gpuyard.service.problems import ProblemReason
 from gpuyard.service.redact import Veil
 from gpuyard.service.views import device_objects, isolation_of, node_state
 from gpuyard.wire.rest import Status, Version, Whoami
@@ -22,7 +24,10 @@ async def livez(call: Call) -> Answer:
 
 
 async def readyz(call: Call) -> Answer:
-    return Answer(status=200 if call.manager.ready else 503)
+    if call.manager.unready:
+        fix = "try again; what runs goes on, and the log of the manager says more"
+        raise RefusedError(ProblemReason.UNAVAILABLE, call.manager.unready, fix=fix)
+    return Answer()
 
 
 async def version(call: Call) -> Answer:
@@ -65,10 +70,14 @@ async def status(call: Call) -> Answer:
             last_cycle_ms=round(manager.stats.last_cycle_ms),
             cycles=manager.stats.cycles,
             started_at=moment(manager.stats.started_at_ms),
-            warnings=(*call.service.settings.warnings, *_agent_warning(manager)),
+            warnings=(*call.service.settings.warnings, *_unready_warning(manager), *_agent_warning(manager)),
             pool=manager.stats.pool,
         )
     )
+
+
+def _unready_warning(manager: ManagerPort) -> tuple[str, ...]:
+    return (f"nothing new is recorded: {manager.unready}",) if manager.unready else ()
 
 
 def _agent_warning(manager: ManagerPort) -> tuple[str, ...]:
