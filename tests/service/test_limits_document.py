@@ -148,7 +148,7 @@ PROSE: Final[tuple[tuple[str, str, tuple[str, ...]], ...]] = (
     ("security.md", r"Tokens expire \((.+?) at most\)", ("service.limits:MAX_TOKEN_MS",)),
     (
         "agent.md",
-        r"\| a log \| pieces of (.+?), the last (\d+) of each attempt; at most (.+?) a read, (\d+) reads at once, (\d+ s) ",
+        r"\| a log \| pieces of (.+?), the last (\d+) of each attempt; at most (.+?) a read, (\d+) reads.*? (\d+ s) of",
         (
             "agent.process_runtime:LOG_PIECE_BYTES",
             "agent.process_runtime:LOG_PIECES",
@@ -196,7 +196,7 @@ PROSE: Final[tuple[tuple[str, str, tuple[str, ...]], ...]] = (
     ("vdk.md", r"are kept, ([\d ]+ KiB) per job", ("vdk.control.register:MAX_PROPERTIES_BYTES",)),
     (
         "pool-api.md",
-        r"At most (\d+) alternatives in a request, (.+?) characters of why .*?, (.+?) in a gRPC message, (.+?) characters",
+        r"At most (\d+) alternatives in a request, (.+?) characters of why .*?, (.+?) in a gRPC, (.+?) characters",
         (
             "vdk.pool.amounts:MAX_ALTERNATIVES",
             "vdk.serving.desk:MAX_WHY",
