@@ -185,7 +185,7 @@ async def watchers(yard: Yard, count: int, jobs: int) -> tuple[int, float]:
 
 def rows(folder: Path, quick: bool) -> list[Row]:
     found: list[Row] = []
-    with running_yard(folder / "a") as yard:
+    with running_yard(folder / "a", "--streams-per-token", str(WATCHERS)) as yard:
         yard.ready().close()
         with Calibrated() as clock:
             times = asyncio.run(submit_to_running(yard, seconds=5 if quick else 30))

@@ -11,7 +11,9 @@
     │   ├── StoreBusyError      another manager writes to it
     │   ├── StoreConflictError  somebody else has written since: this writer is no longer the one
     │   ├── StoreGoneError      the connection or the lock was lost on the way
-    │   └── StoreWaitError      it takes nothing at the moment: a full disk, a lock; nothing was written
+    │   │   └── StoreReadOnlyError  it may only be read: this server is not the one to write to, or not now
+    │   └── StoreWaitError      it takes nothing at the moment: a lock; nothing was written
+    │       └── StoreFullError      its disk is full
     ├── AgentError          this machine's agent cannot do its work: joining, GPUs, its home
     ├── RefusedError        an intent is refused by the state of the cluster (a stable reason, what, what to do)
     ├── ServiceError        the manager cannot start or go on: address taken, no TLS, a second manager
@@ -123,8 +125,16 @@ class StoreGoneError(StoreError):
     """The connection or the writer's lock was lost; whether the last append was kept is not known."""
 
 
+class StoreReadOnlyError(StoreGoneError):
+    """It may only be read. The lock is let go of: another server may be the one to write to by now."""
+
+
 class StoreWaitError(StoreError):
     """It takes nothing at the moment and may later; nothing was written, and the writer's lock is still held."""
+
+
+class StoreFullError(StoreWaitError):
+    """Its disk is full."""
 
 
 class KubeTestbedError(ExplainedError):

@@ -12,10 +12,11 @@ from gpuyard.agent import parcels as module
 from gpuyard.agent.parcels import KEPT_MS, MAX_FETCHED_AT_ONCE, Parcels, prune
 from gpuyard.platform.clock import boot_ms, wall_ms
 from gpuyard.wire.agents import MAX_PARCEL_BYTES, Ending, ParcelPiece, Phase, ReadParcel, Stop
+from gpuyard.wire.artifacts import File, pack_tar
 from tests.agent.machines import Machine, a_script
 from tests.agent.manager import Manager, eventually
 
-DATA = os.urandom(2_500)
+DATA = pack_tar([File("config.ini", os.urandom(2_500))])
 DIGEST = hashlib.sha256(DATA).hexdigest()
 
 
@@ -68,7 +69,7 @@ def test_what_is_not_answered_is_asked_again_after_a_while(parcels: Parcels, mon
     ("piece", "why"),
     [
         (ParcelPiece(DIGEST, problem="it is gone"), "it is gone"),
-        (ParcelPiece(DIGEST, 0, b"other" * 500, 2_500), "damaged"),
+        (ParcelPiece(DIGEST, 0, b"x" * len(DATA), len(DATA)), "damaged"),
         (ParcelPiece(DIGEST, 0, DATA, MAX_PARCEL_BYTES + 1), "larger than"),
         (ParcelPiece(DIGEST, 0, DATA, 100), "larger than"),
         (ParcelPiece(DIGEST, 0, b"", 100), "sent nothing"),
@@ -120,7 +121,7 @@ def test_a_task_starts_with_its_parcel_and_the_next_needs_no_second_one(machine:
         manager.want(task)
         assert manager.wait_for(task.id, Phase.ENDED).exit_code == 0
         assert manager.whole_log(task.id).decode().strip() == DIGEST
-    assert [asked.offset for asked in manager.asked_parcels] == [0, 1_000, 2_000]
+    assert [asked.offset for asked in manager.asked_parcels] == list(range(0, len(DATA), 1_000))
     manager.record(first.id)
     notices = machine.home / "open" / "notices"
     eventually(lambda: not any(str(first.id.job) in folder.name for folder in notices.iterdir()))

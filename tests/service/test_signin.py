@@ -132,7 +132,7 @@ def test_our_own_names_are_answered(yard: Yard, host: str) -> None:
 
 
 def test_no_page_may_read_an_answer(yard: Yard) -> None:
-    preflight = {"Origin": "http://127.0.0.1", "Access-Control-Request-Method": "POST"}
+    preflight = {"Origin": yard.url, "Access-Control-Request-Method": "POST"}
     answers = [yard.ask("max", "GET", "/v1/jobs"), yard.ask("max", "OPTIONS", "/v1/jobs", headers=preflight)]
     for answer in answers:
         assert not [name for name in answer.headers if name.lower().startswith("access-control")]

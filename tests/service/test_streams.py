@@ -14,7 +14,6 @@ import pytest
 from gpuyard.service import limits, streams
 from gpuyard.service.traffic import Traffic
 from gpuyard.wire.rest import EventObject
-from gpuyard.worlds.standalone.intents import RevokeToken
 from tests.service.yard import Yard
 
 STORES = ("sqlite", "postgres")
@@ -35,13 +34,6 @@ class Watcher:
                 name, _, value = line.partition(":")
                 message[name] = value.removeprefix(" ")
         raise EOFError
-
-    def next_or_end(self) -> bool:
-        try:
-            self.next()
-        except EOFError:
-            return False
-        return True
 
     def event(self) -> EventObject:
         """The next event; signs of life are passed over."""
@@ -135,16 +127,6 @@ def test_a_quiet_stream_shows_that_it_lives(yard: Yard, monkeypatch: pytest.Monk
         assert watcher.next() == {"": "alive"}
 
 
-def test_a_revoked_token_ends_its_streams(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streams, "HEARTBEAT_SECONDS", 0.05)
-    token = yard.token("max")
-    id = list(yard.manager.state.tokens)[-1]
-    with watching(yard, "", token=token, kind="node-lost") as watcher:
-        yard.do(RevokeToken(id))
-        while watcher.next_or_end():
-            pass
-
-
 def test_a_stream_that_its_reader_leaves_is_given_back(yard: Yard) -> None:
     with watching(yard, "max") as watcher:
         assert yard.app.service.traffic.watching >= 1
@@ -165,7 +147,7 @@ def test_a_stream_that_its_reader_leaves_is_given_back(yard: Yard) -> None:
 
 
 def test_there_are_only_so_many_streams_of_one_token(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpuyard.service.traffic.MAX_WATCHERS_PER_TOKEN", 1)
+    monkeypatch.setattr(yard.app.service.traffic, "streams_per_token", 1)
     with watching(yard, "max"), yard.client("max") as client:
         refused = client.get("/v1/events?watch=1")
         assert (refused.status_code, refused.json()["reason"]) == (429, "Busy")

@@ -2,7 +2,7 @@
 
 Place in the flow: process_runtime ─wants─▶ **parcels** ─ReadParcel─▶ manager ─ParcelPiece─▶ **parcels** ─file─▶ the
 task. A parcel is asked for piece by piece, each after the one before. Invariant: a file here has the digest it is
-named by; what does not is thrown away.
+named by, and is an archive of plain files that lie in one folder; what is not is thrown away.
 """
 
 from __future__ import annotations
@@ -14,9 +14,11 @@ import shutil
 from pathlib import Path
 from typing import Final
 
+from gpuyard.errors import InputError
 from gpuyard.platform.clock import boot_ms, wall_ms
 from gpuyard.platform.files import write_private
 from gpuyard.wire.agents import MAX_PARCEL_BYTES, ParcelPiece, ReadParcel
+from gpuyard.wire.artifacts import unpack_tar
 
 DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 AGAIN_MS: Final = 10_000
@@ -96,6 +98,12 @@ class Parcels:
     def _keep(self, digest: str, data: bytes) -> None:
         if hashlib.sha256(data).hexdigest() != digest:
             self._drop(digest, "it came damaged from the manager")
+            return
+        try:
+            # A task unpacks it: what is in it is not the manager's word alone.
+            unpack_tar(data)
+        except InputError as error:
+            self._drop(digest, f"this machine does not unpack it: {error.what}")
             return
         try:
             write_private(self._folder / digest, data)

@@ -103,7 +103,7 @@ class Stayed(NamedTuple):
 
 
 def _stay(client: Client, id: str, deadline: Deadline, *, task: int, output: bool, begin: Begin) -> Stayed:
-    from gpuyard.errors import NotFoundError
+    from gpuyard.errors import NotAllowedError, NotFoundError, NotSignedInError
 
     line = terminal.StatusLine()
     try:
@@ -120,6 +120,10 @@ def _stay(client: Client, id: str, deadline: Deadline, *, task: int, output: boo
         line.clear()
         terminal.talk(f"error: {error}")
         return Stayed(JOB_NOT_FOUND)
+    except (NotSignedInError, NotAllowedError):
+        line.clear()
+        terminal.talk(f"job {id} cannot be followed any more; it goes on")
+        raise
     line.clear()
     terminal.talk(terminal.one_line(_ended(job)))
     return Stayed(exit_code_of(job))

@@ -62,6 +62,15 @@ _COMMON: tuple[Decorator, ...] = (
         "2100000000-2100999999]",
     ),
     click.option("--lease", default="60s", show_default=True, help="How long jobs outlive the contact to the manager."),
+    click.option(
+        "--streams-per-token",
+        type=int,
+        default=50,
+        show_default=True,
+        envvar="GPUYARD_STREAMS_PER_TOKEN",
+        metavar="N",
+        help="Followed logs and events of one token at once.",
+    ),
 )
 
 
@@ -143,7 +152,13 @@ def down(home: Path | None, with_jobs: bool) -> None:
 
 def _settings(common: dict[str, Any], **more: Any) -> Settings:  # noqa: ANN401
     from gpuyard.platform.home import gpuyard_home
-    from gpuyard.service.settings import Settings, next_port, read_address, read_lease
+    from gpuyard.service.settings import (
+        Settings,
+        next_port,
+        read_address,
+        read_lease,
+        read_streams_per_token,
+    )
     from gpuyard.worlds.standalone.uids import read_uid_range
 
     listen = read_address(common["listen"])
@@ -158,6 +173,7 @@ def _settings(common: dict[str, Any], **more: Any) -> Settings:  # noqa: ANN401
         accept_shared_user=common["accept_shared_user"],
         lease_ms=read_lease(common["lease"]),
         uids=read_uid_range(common["job_uids"], "--job-uids") if common["job_uids"] else None,
+        streams_per_token=read_streams_per_token(common["streams_per_token"]),
         **more,
     )
 

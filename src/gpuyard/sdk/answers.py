@@ -13,9 +13,11 @@ import msgspec
 from gpuyard import errors
 from gpuyard.errors import ClientError
 from gpuyard.sdk.calls import Call
-from gpuyard.wire.rest import Problem
+from gpuyard.wire.rest import PROBLEM_EVENT, EventObject, Problem
 
 Answer = TypeVar("Answer")
+
+PROBLEM_MEDIA: Final = "application/problem+json"
 
 TRY_AGAIN: Final = frozenset({429, 502, 503, 504})
 """The server, or something before it, is busy or starting: the same request may succeed soon."""
@@ -83,6 +85,21 @@ def decoded_json(content: bytes, kind: Any) -> Any:  # noqa: ANN401
         ) from None
 
 
+def streamed_event(kind: str, content: str) -> EventObject:
+    """One message of a stream of events; a stream that the server ended for a reason ends with that as an error."""
+    if kind == PROBLEM_EVENT:
+        found: Problem = decoded_json(content.encode(), Problem)
+        raise problem_error(found.status, content.encode(), PROBLEM_MEDIA)
+    event: EventObject = decoded_json(content.encode(), EventObject)
+    return event
+
+
+def refused_stream(status: int, content: bytes, media: str) -> ClientError | None:
+    """Why a stream is not opened; None where the same request may succeed in a moment."""
+    error = problem_error(status, content, media)
+    return None if status in TRY_AGAIN and not isinstance(error, errors.NotSignedInError) else error
+
+
 def problem_error(status: int, content: bytes, media: str) -> ClientError:
     """A refusal as an error of the tree."""
     problem = _problem(content, media)
@@ -103,7 +120,7 @@ def problem_error(status: int, content: bytes, media: str) -> ClientError:
 
 
 def _problem(content: bytes, media: str) -> Problem | None:
-    if not media.startswith("application/problem+json"):
+    if not media.startswith(PROBLEM_MEDIA):
         return None
     try:
         return msgspec.json.decode(content, type=Problem)

@@ -16,7 +16,7 @@ import httpx2
 from gpuyard.errors import ClientError
 from gpuyard.platform.clock import sleep_ms
 from gpuyard.sdk import calls
-from gpuyard.sdk.answers import TRY_AGAIN, decoded, decoded_json, problem_error
+from gpuyard.sdk.answers import decoded, refused_stream, streamed_event
 from gpuyard.sdk.bodies import JobRequest, ScheduleRequest, TeamsChange, YamlText
 from gpuyard.sdk.calls import Call
 from gpuyard.sdk.transport import (
@@ -106,11 +106,10 @@ class Client:
         request = self._http.build_request(**request_arguments(call), timeout=STREAM_SILENCE_MS / 1000)
         response = self._http.send(request, stream=True)
         try:
-            if response.status_code in TRY_AGAIN:
-                raise BusyError(f"it answered {response.status_code}")
             if not response.is_success:
-                content = response.read()
-                raise problem_error(response.status_code, content, response.headers.get("content-type", ""))
+                content, media = response.read(), response.headers.get("content-type", "")
+                refused = refused_stream(response.status_code, content, media)
+                raise refused or BusyError(f"it answered {response.status_code}")
             yield response
         finally:
             response.close()
@@ -130,7 +129,7 @@ class Client:
                     for message in httpx2.EventSource(response):
                         if not message.data:
                             continue  # Only how long to wait, or a sign of life.
-                        event = decoded_json(message.data.encode(), rest.EventObject)
+                        event = streamed_event(message.event, message.data)
                         seen = event.revision
                         yield event
                 wait_ms = tries.ended_wait_ms()

@@ -24,16 +24,19 @@ from gpuyard.platform.chance import token
 from gpuyard.service.call import Service, Settings
 from gpuyard.service.encoded import Encoded
 from gpuyard.service.faces import Face, face_of
-from gpuyard.service.limits import MAX_HEADER_BYTES, MAX_PATH_BYTES, SEND_SECONDS
+from gpuyard.service.heads import check_head, check_host, check_origin
+from gpuyard.service.limits import SEND_SECONDS
 from gpuyard.service.port import ManagerPort
 from gpuyard.service.problems import KINDS, PROBLEM_MEDIA, ProblemReason, problem, problem_of
 from gpuyard.service.routing import router, wrong_method
-from gpuyard.service.signin import SignIn, check_host, check_origin
+from gpuyard.service.signin import SignIn
 from gpuyard.service.traffic import Traffic
 from gpuyard.wire.operations import OPERATIONS
 from gpuyard.wire.rest import Problem
 
 OPEN_PATHS: Final = frozenset(operation.path for operation in OPERATIONS if operation.permission is None)
+LAST_REQUESTS: Final = frozenset({ProblemReason.BAD_HEADER, ProblemReason.BAD_PATH, ProblemReason.TOO_LARGE})
+"""After these nothing more is read from the connection: where the next request begins may be a matter of opinion."""
 UNROUTED: Final = "none"
 """What the metrics call a request that reached no operation."""
 
@@ -52,7 +55,7 @@ _log: Final = logging.getLogger("gpuyard.service")
 
 def build_app(manager: ManagerPort, settings: Settings, faces: Sequence[Face] = ()) -> App:
     signin = SignIn(lambda: manager.state, lambda: manager.now_ms())
-    return App(Service(manager, settings, signin, Traffic(), Encoded()), faces)
+    return App(Service(manager, settings, signin, Traffic(settings.streams_per_token), Encoded()), faces)
 
 
 class App:
@@ -93,16 +96,12 @@ class App:
                 return
 
     def _check(self, scope: Scope) -> None:
-        headers = Headers(scope=scope)
-        if sum(len(name) + len(value) for name, value in scope["headers"]) > MAX_HEADER_BYTES:
-            raise RefusedError(ProblemReason.TOO_LARGE, "the header fields are too large", fix="send fewer")
-        if len(scope.get("raw_path") or b"") > MAX_PATH_BYTES:
-            raise RefusedError(ProblemReason.TOO_LARGE, "the path is too long", fix="shorten it")
-        check_host(headers, self._hosts)
-        check_origin(headers, self._hosts)
+        check_head(scope)
+        check_host(scope, self._hosts)
+        check_origin(scope, tls=self.service.settings.tls)
         if scope["path"] not in self._open_paths:
             client = scope.get("client")
-            scope["gpuyard.caller"] = self.service.signin.caller(headers, client[0] if client else "")
+            scope["gpuyard.caller"] = self.service.signin.caller(Headers(scope=scope), client[0] if client else "")
 
     async def _route(self, scope: Scope, receive: Receive, reply: _Reply) -> None:
         try:
@@ -131,7 +130,7 @@ class App:
 
 
 def _extra(found: Problem, scope: Scope) -> dict[str, str]:
-    headers = {}
+    headers = {"Connection": "close"} if found.reason in LAST_REQUESTS else {}
     kind = KINDS[ProblemReason(found.reason)]
     if kind.retry_after_s:
         headers["Retry-After"] = str(kind.retry_after_s)

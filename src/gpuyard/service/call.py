@@ -14,14 +14,18 @@ import msgspec
 from gpuyard.errors import RefusedError
 from gpuyard.service.certificates import Authority
 from gpuyard.service.encoded import Encoded
-from gpuyard.service.limits import MAX_PAGE
+from gpuyard.service.limits import MAX_PAGE, STREAMS_PER_TOKEN
 from gpuyard.service.port import ManagerPort
 from gpuyard.service.problems import ProblemReason
 from gpuyard.service.signin import SignIn
 from gpuyard.service.traffic import Traffic
 from gpuyard.wire.access import Caller
 from gpuyard.wire.operations import Operation
+from gpuyard.wire.rest import Problem
 from gpuyard.worlds.standalone.records import State
+
+Parting = Callable[[Problem], bytes]
+"""The last message of a stream that is ended from this side."""
 
 LOOPBACK: Final = ("localhost", "127.0.0.1", "[::1]")
 
@@ -36,6 +40,7 @@ class Settings(msgspec.Struct, frozen=True):
     agents: str = ""
     """Where agents connect: HOST:PORT."""
     authority: Authority | None = None
+    streams_per_token: int = STREAMS_PER_TOKEN
     warnings: tuple[str, ...] = ()
     """What an operator should know about how it was started."""
 
@@ -69,6 +74,8 @@ class Call(msgspec.Struct, frozen=True):
     last_event: int | None = None
     address: str = ""
     """Where it comes from, for whoever counts wrong credentials."""
+    left: Callable[[], bool] = lambda: False
+    """Whether nobody reads the answer any more."""
 
     @property
     def manager(self) -> ManagerPort:
@@ -111,5 +118,9 @@ class Answer(msgspec.Struct, frozen=True):
     media: str = ""
     """Where it is not the operation's own."""
     headers: tuple[tuple[str, str], ...] = ()
+    target: Callable[[Call], object] | None = None
+    """Of a stream: authorise the call for what is streamed once more, or refuse it. Asked while the stream goes on."""
+    parting: Parting | None = None
+    """Of a stream: its last message where its call is refused in the middle; None: its format has none."""
     release: Callable[[], None] | None = None
     """What is given back once the answer is sent, or its reader is gone."""

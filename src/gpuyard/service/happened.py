@@ -10,9 +10,11 @@ from typing import Final
 
 import msgspec
 
+from gpuyard.errors import RefusedError
 from gpuyard.service.authorise import seen_teams
 from gpuyard.service.call import Call
 from gpuyard.service.moments import moment
+from gpuyard.service.problems import ProblemReason
 from gpuyard.service.redact import Veil
 from gpuyard.service.sentences import sentence
 from gpuyard.wire.access import Permission
@@ -22,17 +24,51 @@ from gpuyard.worlds.standalone.store.port import Entry
 
 _WITH_SECRETS: Final = frozenset({"job-submitted", "schedule-set"})
 """Kinds of entries that hold a command and variables."""
+MAX_LOST_NAMED: Final = 5
 
 
 class Reader:
     """What one caller may see of what happened."""
 
     def __init__(self, call: Call, permission: Permission, object: str, kinds: frozenset[str]) -> None:
-        self._call = call
-        self._teams = seen_teams(call, permission)
+        self._permission = permission
         self._object = object
         self._kinds = kinds
+        self._read_as(call)
+        self._object_seen = self._knows_object() and self._sees_object()
+
+    def _read_as(self, call: Call) -> None:
+        self._call = call
+        self._queues = call.state.queues
+        self._teams = seen_teams(call, self._permission)
         self.veil = Veil(call.state, call.caller)
+
+    def follow(self, call: Call) -> None:
+        """Read on with the rights of this call; a RefusedError where something that was shown is out of sight now."""
+        if call.caller != self._call.caller or call.state.queues is not self._queues:
+            before = self._teams
+            self._read_as(call)
+            self._check_teams(before)
+        if self._object_seen and self._knows_object() and not self._sees_object():
+            what = f"your roles no longer let you see {self._object}"
+            raise RefusedError(ProblemReason.NOT_FOUND, what, fix="gpuyard whoami shows what you may see")
+
+    def _check_teams(self, before: frozenset[str] | None) -> None:
+        now = self._teams
+        if now is None or (before is not None and before <= now):
+            return
+        lost = sorted(before - now) if before is not None else []
+        named = f": team {', '.join(lost[:MAX_LOST_NAMED])}" if lost else ""
+        fix = "open the stream again for what you may see now"
+        what = f"your roles no longer show all that this stream did{named}"
+        raise RefusedError(ProblemReason.NOT_ALLOWED, what, fix=fix)
+
+    def _knows_object(self) -> bool:
+        """Whether what is asked about is one job that is not forgotten yet."""
+        return self._object.startswith("job/") and self._object.removeprefix("job/") in self._call.state.jobs
+
+    def _sees_object(self) -> bool:
+        return self.veil.sees(self._object.removeprefix("job/"))
 
     @property
     def teams(self) -> tuple[str, ...] | None:

@@ -5,24 +5,29 @@ from __future__ import annotations
 from typing import Final
 
 MAX_BODY_BYTES: Final = 1 << 20
+"""Of a request with a JSON object."""
 MAX_FILE_BYTES: Final = 16 << 20
 """Of job, teams and change files."""
 MAX_QUERY_BYTES: Final = 8 << 10
+"""Of all parameters together."""
 MAX_PATH_BYTES: Final = 2 << 10
+"""As it is sent, before it is decoded."""
 MAX_HEADER_BYTES: Final = 32 << 10
 """All header fields together."""
 MAX_HEAD_BYTES: Final = 64 << 10
 """Request line and header fields, as they come in."""
 HEAD_SECONDS: Final = 15.0
-"""Within which they must be there."""
+"""Within which request line and header fields must be there."""
 MAX_KEY_LENGTH: Final = 255
 """Of an Idempotency-Key."""
 BODY_SECONDS: Final = 30.0
 """Within which a body must arrive."""
 
 MAX_PAGE: Final = 1_000
+"""Items of a list in one answer."""
 MAX_CURSOR_LENGTH: Final = 512
 MAX_USAGE_ROWS: Final = 10_000
+"""Of use in one answer."""
 MAX_CAUSES: Final = 20
 """Of waste, per row of use; the greatest."""
 
@@ -30,11 +35,18 @@ MAX_IN_FLIGHT: Final = 512
 """Requests at once, streams aside."""
 MAX_WATCHERS: Final = 1_000
 """Streams of events and followed logs, together."""
-MAX_WATCHERS_PER_TOKEN: Final = 500
+STREAMS_PER_TOKEN: Final = 50
+"""Of one token, unless the manager is started with another number: --streams-per-token."""
 MAX_THINKING: Final = 4
 """Questions to the scheduler at once: explain, plan, what-if, dry runs."""
 MAX_THINKING_QUEUED: Final = 64
+"""Questions that wait for their turn."""
 HEARTBEAT_SECONDS: Final = 15.0
+"""A quiet stream of events shows so often that it lives."""
+RIGHTS_SECONDS: Final = 1.0
+"""How often the rights behind a stream, and behind whoever waits for one, are asked again."""
+PARTING_SECONDS: Final = 1.0
+"""Within which a reader must take the last message of a stream that is ended from this side."""
 SEND_SECONDS: Final = 30.0
 """Within which a reader must take what it is sent."""
 MAX_ENCODED_EVENTS: Final = 4_096
@@ -43,16 +55,22 @@ MAX_ENCODED_EVENTS: Final = 4_096
 MAX_LOG_BYTES: Final = 64 << 20
 """Of a log that is not followed, in one answer."""
 LOG_WAIT_MS: Final = 10_000
+"""For so long a node is asked to wait for more of a log that is followed."""
 
 MAX_FAILURES: Final = 30
 """Wrong credentials from one address per window; after that it is told to wait."""
 FAILURE_WINDOW_MS: Final = 60_000
 MAX_ADDRESSES: Final = 10_000
+"""For which wrong credentials are counted."""
 MAX_AUTHORIZATION_LENGTH: Final = 512
+MAX_REACHED: Final = 10_000
+"""Users for whom it is kept how far their roles reach."""
 
 MIN_TOKEN_MS: Final = 60_000
 MAX_TOKEN_MS: Final = 400 * 24 * 3600 * 1000
+"""Until a token expires."""
 MAX_JOIN_TOKEN_MS: Final = 24 * 3600 * 1000
+"""Until a token to join with expires."""
 MAX_TOKEN_NAME: Final = 253
 MAX_LABEL_LENGTH: Final = 253
 MAX_NAME_LENGTH: Final = 200

@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
 
-from gpuyard.errors import RefusedError, ServiceError, StoreError, StoreGoneError, StoreWaitError
+from gpuyard.errors import RefusedError, ServiceError, StoreError, StoreGoneError, StoreReadOnlyError, StoreWaitError
 from gpuyard.model.difference import Difference
 from gpuyard.model.explanation import Explanation, Forecast, QueueStanding
 from gpuyard.model.plan import Plan
@@ -29,6 +29,7 @@ from gpuyard.service.days import all_sums
 from gpuyard.service.log_requests import LogRequests, Send, SessionEndedError
 from gpuyard.service.port import Done, ParcelSource
 from gpuyard.service.questions import Questions
+from gpuyard.service.readiness import Cause, Readiness
 from gpuyard.service.sentences import sentence
 from gpuyard.service.stats import Stats
 from gpuyard.wire.access import Caller
@@ -58,6 +59,8 @@ REPLAN_MS: Final = 5_000
 """Where somebody waits a cycle is due after so long even if nothing has changed: limits and delays run out."""
 LONG_CYCLE_MS: Final = 10
 LONGEST_PAUSE_MS: Final = 250
+LOOK_EVERY_MS: Final = 2_000
+"""How often the store is asked whether it could be written, where nothing is to be written."""
 REOPEN_MS: Final = 1_000
 MAX_REOPEN_MS: Final = 60_000
 """A database that is away for longer ends the manager: somebody must look at it."""
@@ -134,11 +137,18 @@ class Manager:
         """When the database was last known to be ours."""
         self._unwritten = ""
         """Why nothing can be written at the moment; empty: it can."""
+        self._readiness = Readiness()
+        self._looked_ms = 0
         self._standings: tuple[QueueStanding, ...] = ()
 
     @property
     def state(self) -> State:
         return self.core.state
+
+    @property
+    def unready(self) -> str:
+        """Why new entries cannot be recorded, in words for everybody; empty: they can."""
+        return self._readiness.cause if self.ready else Cause.NOT_RUNNING
 
     @property
     def now_ms(self) -> Callable[[], int]:
@@ -211,7 +221,7 @@ class Manager:
                 began = monotonic_ms()
                 await self._append(batch)
                 self.stats.journal_times.add(monotonic_ms() - began)
-            elif batch.messages:
+            elif batch.messages or self._readiness.is_away:
                 await self._confirm()
             self._publish(batch)
             await self._keep_snapshot(batch.snapshot)
@@ -225,11 +235,13 @@ class Manager:
                 await self._in(self._writing, lambda: self.store.append(entries))
                 break
             except StoreGoneError as gone:
+                self._note_gone(gone)
                 if is_written(entries, await self._last_seq_again(gone)):
                     break
             except StoreWaitError as refusal:
                 await self._wait_out(refusal)
         self._confirmed_ms, self._unwritten = asked_ms, ""
+        self._readiness.written()
 
     async def _last_seq_again(self, gone: StoreGoneError) -> int:
         """Reopen the store; the number of its last entry."""
@@ -243,11 +255,19 @@ class Manager:
                 continue
         raise gone
 
+    def _note_gone(self, gone: StoreGoneError) -> None:
+        """Who waits for an entry that may be written for long yet is told so; no lease is given meanwhile."""
+        self._readiness.refused(gone)
+        if isinstance(gone, StoreReadOnlyError):
+            self._unwritten = gone.what
+            self._advance()
+
     async def _wait_out(self, refusal: StoreWaitError) -> None:
         """Nothing is begun or answered while the disk is full, but what runs keeps its lease."""
         if not self._unwritten:
             _log.warning("%s; nothing new is begun until it can be written again", refusal.what)
         self._unwritten = refusal.what
+        self._readiness.refused(refusal)
         self._advance()
         for node, message in self.core.hub.renewals():
             self._send(node, message)
@@ -262,12 +282,14 @@ class Manager:
         if last_seq != self.core.journal.durable_seq:
             raise not_next(self.core.journal.durable_seq + 1)
         self._confirmed_ms = asked_ms
+        self._readiness.answered()
 
     async def _last_seq(self) -> int:
         while True:
             try:
                 return await self._in(self._writing, self.store.last_seq)
             except StoreGoneError as gone:
+                self._readiness.refused(gone)
                 return await self._last_seq_again(gone)
             except StoreWaitError:
                 await asyncio.sleep(REOPEN_MS / 1000)
@@ -352,7 +374,21 @@ class Manager:
             self.core.tick()
             await self._close_days()
             await self._prune()
+            await self._look()
             self._changed()
+
+    async def _look(self) -> None:
+        """See whether something could be written, though nothing is to be."""
+        now_ms = monotonic_ms()
+        if now_ms - self._looked_ms < LOOK_EVERY_MS:
+            return
+        self._looked_ms = now_ms
+        try:
+            await self._in(self._writing, self.store.check_writable)
+        except (StoreGoneError, StoreWaitError) as error:
+            self._readiness.looked(error)
+        else:
+            self._readiness.looked(None)
 
     async def _close_days(self) -> None:
         days = self.core.days

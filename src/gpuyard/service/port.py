@@ -70,6 +70,10 @@ class ManagerPort(Protocol):
     def ready(self) -> bool:
         """The state is loaded and the loop runs."""
 
+    @property
+    def unready(self) -> str:
+        """Why nothing new can be recorded, in words that say nothing else; empty: it can."""
+
     def heard_at_ms(self, node: str) -> int:
         """When a machine was last heard of; after a restart, when that was."""
 

@@ -32,6 +32,7 @@ class ProblemReason(enum.StrEnum):
     BAD_PARAMETER = "BadParameter"
     BAD_CURSOR = "BadCursor"
     BAD_HEADER = "BadHeader"
+    BAD_PATH = "BadPath"
     TOO_LARGE = "TooLarge"
     TOO_SLOW = "TooSlow"
     WRONG_MEDIA = "WrongMedia"
@@ -129,7 +130,8 @@ KINDS: Final[dict[ProblemReason, Kind]] = {
     _R.BAD_REQUEST: Kind(400, "The certificate request is wrong", "Send a PEM of PKCS #10 for the machine's name."),
     _R.BAD_PARAMETER: Kind(400, "A parameter is wrong", "It is unknown, given twice, or of the wrong kind."),
     _R.BAD_CURSOR: Kind(400, "The cursor is wrong", "It is not `next` of a page of the same list and filters."),
-    _R.BAD_HEADER: Kind(400, "A header is wrong", "If-Match, Idempotency-Key, Last-Event-ID or Host."),
+    _R.BAD_HEADER: Kind(400, "A header is wrong", "It is malformed, missing or given twice; `field` names it."),
+    _R.BAD_PATH: Kind(400, "The path is malformed", "It would be another path once it is decoded: encode names once."),
     _R.TOO_LARGE: Kind(413, "The request is too large", "Its body, path, query or header fields."),
     _R.TOO_SLOW: Kind(408, "The body came too slowly", "Send it again, whole."),
     _R.WRONG_MEDIA: Kind(415, "The body is of the wrong kind", "Say what it is: Content-Type."),

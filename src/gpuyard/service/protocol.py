@@ -9,12 +9,45 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Final
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from starlette.types import Scope
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from gpuyard.service.limits import HEAD_SECONDS, MAX_HEAD_BYTES
 
 _TOO_LARGE: Final = b"431 Request Header Fields Too Large"
 _TOO_SLOW: Final = b"408 Request Timeout"
+
+
+CONNECTION: Final = "gpuyard.connection"
+"""What a request's scope calls the connection it came over."""
+TARGET: Final = "gpuyard.target"
+"""And the target of the request, as it was sent."""
+
+
+class Connection:
+    """The connection of a request, for an answer that must not go on."""
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self.cycle: RequestResponseCycle | None = None
+        """The request's own: others may have been sent behind it."""
+
+    @property
+    def closed(self) -> bool:
+        """Nobody reads an answer any more."""
+        return self._transport.is_closing()
+
+    def break_off(self) -> None:
+        """End the answer in the middle, also where its reader does not read: what is not yet sent, is not."""
+        if self.cycle is not None:
+            self.cycle.disconnected = True
+        self._transport.abort()
+
+
+def connection_of(scope: Scope) -> Connection | None:
+    """None where the request came by another way than over a connection of ours, as in a test."""
+    found: Connection | None = scope.get(CONNECTION)
+    return found
 
 
 class BoundedHttp(HttpToolsProtocol):
@@ -46,11 +79,16 @@ class BoundedHttp(HttpToolsProtocol):
         if self._waiting is None:
             self._wait()
         super().on_message_begin()
+        self.scope[CONNECTION] = Connection(self.transport)  # type: ignore[typeddict-unknown-key]
 
     def on_headers_complete(self) -> None:
         self._in_head = False
+        self.scope[TARGET] = self.url  # type: ignore[typeddict-unknown-key]
         self._done_waiting()
         super().on_headers_complete()
+        connection = connection_of(self.scope)  # type: ignore[arg-type]
+        if connection is not None:
+            connection.cycle = self.cycle
 
     def _wait(self) -> None:
         self._waiting = self.loop.call_later(HEAD_SECONDS, self._refuse, _TOO_SLOW)

@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl
 
 import msgspec
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 from starlette.routing import BaseRoute, Route, Router
 from starlette.types import Receive, Scope, Send
 
@@ -24,6 +24,9 @@ from gpuyard.service.call import Answer, Call, Service
 from gpuyard.service.handlers import HANDLERS, Handler
 from gpuyard.service.limits import MAX_BODY_BYTES, MAX_FILE_BYTES, MAX_KEY_LENGTH, MAX_QUERY_BYTES
 from gpuyard.service.problems import ProblemReason
+from gpuyard.service.protocol import connection_of
+from gpuyard.service.rights import Rights, answered
+from gpuyard.service.streaming import GuardedStream
 from gpuyard.wire.access import Caller
 from gpuyard.wire.operations import (
     ARCHIVE,
@@ -88,9 +91,9 @@ class PathEndpoint:
             raise wrong_method(scope)
         scope["gpuyard.operation"] = operation.name
         call = await read_call(self._service(), operation, request)
-        answer = await self._handlers[operation.name](call)
+        answer = await answered(call, self._handlers[operation.name])
         try:
-            await response_of(operation, answer)(scope, receive, send)
+            await response_of(call, answer)(scope, receive, send)
         finally:
             if answer.release is not None:
                 answer.release()
@@ -105,6 +108,7 @@ async def read_call(service: Service, operation: Operation, request: Request) ->
     admit(caller, operation)
     query = read_query(operation.query, request.scope.get("query_string", b""))
     media, body, value = await _body(operation, request)
+    connection = connection_of(request.scope)
     return Call(
         service=service,
         operation=operation,
@@ -118,6 +122,7 @@ async def read_call(service: Service, operation: Operation, request: Request) ->
         key=_key(request.headers.get("idempotency-key")),
         last_event=_last_event(request.headers.get("last-event-id")) if operation.name == "list_events" else None,
         address=request.client.host if request.client else "",
+        left=(lambda: connection.closed) if connection is not None else (lambda: False),
     )
 
 
@@ -208,26 +213,16 @@ def _bad_header(name: str, fix: str) -> RefusedError:
 # ----------------------------------------------------------------------------------------------------------- answering
 
 
-class _Stream(StreamingResponse):
-    """Ends what it streams from when its reader goes, not some time later."""
-
-    async def stream_response(self, send: Send) -> None:
-        try:
-            await super().stream_response(send)
-        finally:
-            close = getattr(self.body_iterator, "aclose", None)
-            if close is not None:
-                await close()
-
-
-def response_of(operation: Operation, answer: Answer) -> Response:
+def response_of(call: Call, answer: Answer) -> Response:
+    operation = call.operation
     status = answer.status or operation.status
     headers = dict(answer.headers)
     if answer.revision is not None:
         headers["ETag"] = f'"{answer.revision}"'
     media = answer.media or operation.media
     if answer.stream is not None:
-        return _Stream(answer.stream, status, headers, media)
+        assert answer.target is not None, "a stream says what its rights are about"
+        return GuardedStream(answer.stream, Rights(call, answer.target), answer.parting, status, headers, media)
     if answer.text is not None:
         return Response(answer.text, status, {**headers, "content-type": media})
     if answer.value is None:

@@ -11,6 +11,7 @@ import msgspec
 from gpuyard.errors import InputError, ServiceError
 from gpuyard.files.durations import duration_ms
 from gpuyard.platform.home import kept_database
+from gpuyard.service.limits import MAX_WATCHERS, STREAMS_PER_TOKEN
 from gpuyard.wire.agents import DEFAULT_LEASE_MS
 from gpuyard.worlds.standalone.uids import UidRange
 
@@ -75,6 +76,7 @@ class Settings(msgspec.Struct, frozen=True):
     lease_ms: int = DEFAULT_LEASE_MS
     uids: UidRange | None = None
     """Where users get the numbers from that their jobs run as; None: as before, and at first the usual ones."""
+    streams_per_token: int = STREAMS_PER_TOKEN
 
     @property
     def tls(self) -> bool:
@@ -101,6 +103,13 @@ class Settings(msgspec.Struct, frozen=True):
 def next_port(listen: Address) -> Address:
     """Where agents are listened for, next to people; any free port where people have any."""
     return Address(listen.host, listen.port + AGENTS_PORT_STEP if listen.port else 0)
+
+
+def read_streams_per_token(number: int) -> int:
+    if not 1 <= number <= MAX_WATCHERS:
+        what = f"--streams-per-token {number} is not from 1 to {MAX_WATCHERS}, which is the most of all tokens together"
+        raise InputError(what, fix=f"{STREAMS_PER_TOKEN} unless given")
+    return number
 
 
 def read_lease(text: str) -> int:

@@ -1,4 +1,4 @@
-"""Who asks: tokens, and what a web page may not do. Nothing else tells callers apart.
+"""Who asks: tokens. Nothing else tells callers apart; what a web page may not do is in heads.py.
 
 Place in the flow: request ─headers─▶ **signin** ─Caller─▶ authorise. A token is `gy_<id>_<secret>`; only the SHA-256 of
 the secret is kept. Neither an address nor a forwarded header is ever trusted.
@@ -12,12 +12,12 @@ import hmac
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final
-from urllib.parse import urlsplit
+from typing import Final, NamedTuple
 
 import msgspec
 
 from gpuyard.errors import RefusedError
+from gpuyard.model.queues import Queue
 from gpuyard.platform.chance import token
 from gpuyard.platform.files import write_private
 from gpuyard.platform.home import ADMIN_TOKEN_FILE
@@ -26,6 +26,7 @@ from gpuyard.service.limits import (
     MAX_ADDRESSES,
     MAX_AUTHORIZATION_LENGTH,
     MAX_FAILURES,
+    MAX_REACHED,
     MAX_TOKEN_MS,
 )
 from gpuyard.service.problems import ProblemReason
@@ -43,8 +44,7 @@ ADMIN: Final = "admin"
 
 _TOKEN: Final = re.compile(r"gyj?_([0-9a-f]{16})_([0-9a-f]{64})(?:\.[0-9a-f]{1,64})?")
 """A token to join with ends in a part of the authority's fingerprint, which is for the machine that joins alone."""
-_HOST: Final = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]{1,5})?")
-_CROSS_SITE: Final = frozenset({"cross-site", "same-site"})
+_SIGN_IN: Final = "gpuyard login, or send Authorization: Bearer with a token of yours"
 
 _SPECIAL: Final = {Scope.SCRAPE: Permission.SCRAPE, Scope.JOIN: Permission.RUN_NODES}
 """What the owner of a token must be allowed for it to be good for this."""
@@ -102,6 +102,14 @@ def _admin(state: State) -> UserRecord | None:
     return user if user and any(grant.role is Role.ADMIN for grant in user.grants) else None
 
 
+class _Reached(NamedTuple):
+    """How far the roles of a user reach, and what that was worked out from."""
+
+    user: UserRecord
+    queues: tuple[Queue, ...]
+    grants: tuple[Grant, ...]
+
+
 class SignIn:
     """Checks every request. Keeps nothing but when tokens were last used, and who failed how often."""
 
@@ -109,6 +117,7 @@ class SignIn:
         self._state = state
         self._now_ms = now_ms
         self._failures: dict[str, tuple[int, int]] = {}
+        self._reached: dict[str, _Reached] = {}
         self.last_used_ms: dict[str, int] = {}
 
     def caller(self, headers: Mapping[str, str], address: str) -> Caller:
@@ -117,8 +126,29 @@ class SignIn:
         if record is None:
             raise self._refused(headers, address)
         self.last_used_ms[record.id] = self._now_ms()
+        return self._caller(record)
+
+    def still(self, caller: Caller) -> Caller:
+        """Whom the same token speaks for now; a RefusedError where it is not good any more."""
         state = self._state()
-        return Caller(record.user, reaching(state.users[record.user].grants, state.queues), record.scope, record.id)
+        record = state.tokens.get(caller.token)
+        if record is None or not self._good(state, record):
+            what = "the token is not valid any more: it has expired, was revoked or used, or its user is gone"
+            raise RefusedError(ProblemReason.SIGN_IN_NEEDED, what, fix=_SIGN_IN)
+        return self._caller(record)
+
+    def _caller(self, record: TokenRecord) -> Caller:
+        return Caller(record.user, self._reaching(record.user), record.scope, record.id)
+
+    def _reaching(self, name: str) -> tuple[Grant, ...]:
+        """How far a user's roles reach: worked out once for as long as neither they nor the queues change."""
+        state = self._state()
+        user, known = state.users[name], self._reached.get(name)
+        if known is None or known.user is not user or known.queues is not state.queues:
+            if len(self._reached) >= MAX_REACHED:
+                self._reached.clear()
+            known = self._reached[name] = _Reached(user, state.queues, reaching(user.grants, state.queues))
+        return known.grants
 
     def _valid(self, authorization: str) -> TokenRecord | None:
         if len(authorization) > MAX_AUTHORIZATION_LENGTH:
@@ -147,8 +177,7 @@ class SignIn:
             what = "too many wrong credentials came from this address"
             return RefusedError(ProblemReason.TOO_MANY_FAILURES, what, fix="wait a minute, then use a valid token")
         what = "the token is not valid: wrong, expired, revoked or used" if tried else "no token was sent"
-        fix = "gpuyard login, or send Authorization: Bearer with a token of yours"
-        return RefusedError(ProblemReason.SIGN_IN_NEEDED, what, fix=fix)
+        return RefusedError(ProblemReason.SIGN_IN_NEEDED, what, fix=_SIGN_IN)
 
     def _failed_too_often(self, address: str) -> bool:
         """Counts a failure. Valid tokens are never held up, whoever else fails from the same address."""
@@ -166,37 +195,3 @@ def may_have_scope(scope: Scope, user: str, grants: tuple[Grant, ...]) -> bool:
     """Whether a token of this user can be good for that."""
     needed = _SPECIAL.get(scope)
     return needed is None or Caller(user, grants).may(needed)
-
-
-# ----------------------------------------------------------------------------------------------------------- web pages
-
-
-def check_host(headers: Mapping[str, str], hosts: frozenset[str]) -> None:
-    """Against names that lead here without being ours: a page that was loaded from such a name could ask us."""
-    host = headers.get("host", "")
-    match = _HOST.fullmatch(host)
-    if match is None:
-        raise RefusedError(ProblemReason.BAD_HEADER, "the Host header is missing or malformed", fix="send one")
-    if match.group(1).lower() not in hosts:
-        raise RefusedError(
-            ProblemReason.HOST_NOT_ALLOWED,
-            "the service does not answer to this host name",
-            fix="use an address the manager was started with, or add the name: --name",
-        )
-
-
-def check_origin(headers: Mapping[str, str], hosts: frozenset[str]) -> None:
-    """Against pages of other sites, on every method: no browser may act for somebody who did not mean it."""
-    origin = headers.get("origin")
-    foreign = origin is not None and _host_of(origin) not in hosts
-    if foreign or headers.get("sec-fetch-site", "").lower() in _CROSS_SITE:
-        what = "the request comes from a page of another site"
-        raise RefusedError(ProblemReason.ORIGIN_NOT_ALLOWED, what, fix="use the command line or a client library")
-
-
-def _host_of(origin: str) -> str:
-    try:
-        host = urlsplit(origin).hostname or ""
-    except ValueError:
-        return ""
-    return f"[{host}]" if ":" in host else host

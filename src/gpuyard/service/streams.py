@@ -1,8 +1,9 @@
 """Server-sent events: what happens, as it happens, to whoever may see it; resumable by revision.
 
 Place in the flow: manager ─Subscription─▶ **streams** ─▶ the client. Each message has the revision as its id; a client
-that comes back with Last-Event-ID goes on after it, from the log. Invariant: a reader that does not read is cut off by
-the server's timeout on sending, and costs nobody else anything.
+that comes back with Last-Event-ID goes on after it, from the log. Invariants: a reader that does not read is cut off by
+the server's timeout on sending, and costs nobody else anything; what is told of an entry is what its reader may know
+when it is told, not when the stream was opened.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from gpuyard.service.call import Call
 from gpuyard.service.happened import Reader
 from gpuyard.service.limits import HEARTBEAT_SECONDS
 from gpuyard.service.problems import ProblemReason
-from gpuyard.wire.rest import EventObject
+from gpuyard.service.rights import admitted_again
+from gpuyard.wire.rest import PROBLEM_EVENT, EventObject, Problem
 from gpuyard.worlds.standalone.store.port import Entry
 
 SSE_MEDIA: Final = "text/event-stream; charset=utf-8"
@@ -55,15 +57,15 @@ async def watch(call: Call, reader: Reader) -> AsyncIterator[bytes]:
         while True:
             done, _ = await asyncio.wait((coming,), timeout=HEARTBEAT_SECONDS)
             if not done:
-                if not _still_valid(call):
-                    return
                 yield HEARTBEAT
                 continue
             try:
                 entry = coming.result()
             except StopAsyncIteration:
                 return
-            if reader.wants(entry) and _still_valid(call):
+            # What the reader may know of this entry is asked before it is encoded, not after.
+            reader.follow(admitted_again(call))
+            if reader.wants(entry):
                 told = call.service.encoded.message(reader.key(entry), partial(_told, reader, entry))
                 if told:
                     yield told
@@ -75,7 +77,6 @@ async def watch(call: Call, reader: Reader) -> AsyncIterator[bytes]:
             await coming
 
 
-def _still_valid(call: Call) -> bool:
-    """A token that was revoked or has run out ends its streams, too."""
-    token = call.state.tokens.get(call.caller.token)
-    return token is not None and not token.revoked and token.expires_at_ms > call.manager.now_ms()
+def last_words(found: Problem) -> bytes:
+    """The last message of a stream whose rights are gone. It has no id: a client would come back after the same."""
+    return b"event: %s\ndata: %s\n\n" % (PROBLEM_EVENT.encode(), msgspec.json.encode(found))

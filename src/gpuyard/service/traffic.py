@@ -15,7 +15,7 @@ from gpuyard.service.limits import (
     MAX_THINKING,
     MAX_THINKING_QUEUED,
     MAX_WATCHERS,
-    MAX_WATCHERS_PER_TOKEN,
+    STREAMS_PER_TOKEN,
 )
 from gpuyard.service.problems import ProblemReason
 from gpuyard.service.stats import Histogram
@@ -24,7 +24,8 @@ from gpuyard.service.stats import Histogram
 class Traffic:
     """The requests of one run of the service."""
 
-    def __init__(self) -> None:
+    def __init__(self, streams_per_token: int = STREAMS_PER_TOKEN) -> None:
+        self.streams_per_token = streams_per_token
         self.in_flight = 0
         self.answered: dict[tuple[str, int], int] = {}
         """(operation, status) → how often."""
@@ -57,8 +58,8 @@ class Traffic:
         mine = self.watchers.get(token, 0)
         if self.watching >= MAX_WATCHERS:
             raise _busy(f"{MAX_WATCHERS} streams are open")
-        if mine >= MAX_WATCHERS_PER_TOKEN:
-            raise _busy(f"{MAX_WATCHERS_PER_TOKEN} streams of this token are open")
+        if mine >= self.streams_per_token:
+            raise _busy(f"{self.streams_per_token} streams of this token are open")
         self.watchers[token] = mine + 1
         self.in_flight -= 1
         return lambda: self._close_stream(token)

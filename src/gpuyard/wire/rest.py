@@ -6,7 +6,7 @@ decimal text as a person writes them, everything else integers with the unit in 
 
 from __future__ import annotations
 
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
@@ -348,6 +348,10 @@ class DifferenceObject(msgspec.Struct, frozen=True):
     difference: Difference
     text: tuple[str, ...]
     revision: int = 0
+
+
+PROBLEM_EVENT: Final = "problem"
+"""What the last message of a stream of events is called where it was ended because of a problem; its data is that."""
 
 
 class EventObject(msgspec.Struct, frozen=True):

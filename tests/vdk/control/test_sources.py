@@ -15,8 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuyard.errors import RefusedError
-from gpuyard.vdk.control.sources import MAX_FILES, as_zip, unpacked_zip
+from gpuyard.vdk.control.sources import as_zip, unpacked_zip
 from gpuyard.wire.agents import MAX_PARCEL_BYTES
+from gpuyard.wire.artifacts import MAX_FILES
 from tests.vdk.control.folders import packed
 
 CONFIG = {"config.ini": "[owner]\nteam = a\n"}

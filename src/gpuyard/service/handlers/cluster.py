@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from gpuyard.errors import RefusedError
 from gpuyard.model.quantities import format_milli
 from gpuyard.service.authorise import own_teams
 from gpuyard.service.call import Answer, Call
@@ -12,6 +13,7 @@ from gpuyard.service.metrics import METRICS_MEDIA, metrics_text
 from gpuyard.service.moments import moment
 from gpuyard.service.openapi import openapi
 from gpuyard.service.port import ManagerPort
+from gpuyard.service.problems import ProblemReason
 from gpuyard.service.redact import Veil
 from gpuyard.service.sentences import jump_text
 from gpuyard.service.views import device_objects, isolation_of, node_state
@@ -27,7 +29,10 @@ async def livez(call: Call) -> Answer:
 
 
 async def readyz(call: Call) -> Answer:
-    return Answer(status=200 if call.manager.ready else 503)
+    if call.manager.unready:
+        fix = "try again; what runs goes on, and the log of the manager says more"
+        raise RefusedError(ProblemReason.UNAVAILABLE, call.manager.unready, fix=fix)
+    return Answer()
 
 
 async def version(call: Call) -> Answer:
@@ -70,10 +75,19 @@ async def status(call: Call) -> Answer:
             last_cycle_ms=round(manager.stats.last_cycle_ms),
             cycles=manager.stats.cycles,
             started_at=moment(manager.stats.started_at_ms),
-            warnings=(*call.service.settings.warnings, *_agent_warning(manager), *_clock_warnings(manager)),
+            warnings=(
+                *call.service.settings.warnings,
+                *_unready_warning(manager),
+                *_agent_warning(manager),
+                *_clock_warnings(manager),
+            ),
             pool=manager.stats.pool,
         )
     )
+
+
+def _unready_warning(manager: ManagerPort) -> tuple[str, ...]:
+    return (f"nothing new is recorded: {manager.unready}",) if manager.unready else ()
 
 
 def _agent_warning(manager: ManagerPort) -> tuple[str, ...]:

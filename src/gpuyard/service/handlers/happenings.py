@@ -13,7 +13,7 @@ from gpuyard.service.happened import Reader
 from gpuyard.service.limits import MAX_NAME_LENGTH, MAX_USAGE_ROWS
 from gpuyard.service.moments import read_moment
 from gpuyard.service.problems import ProblemReason
-from gpuyard.service.streams import SSE_MEDIA, check_last_event, watch
+from gpuyard.service.streams import SSE_MEDIA, check_last_event, last_words, watch
 from gpuyard.service.usage import KEYS, usage_rows
 from gpuyard.wire.access import Permission
 from gpuyard.wire.rest import EventObject, Page
@@ -34,7 +34,9 @@ async def list_events(call: Call) -> Answer:
     if call.flag("watch"):
         check_last_event(call)
         release = call.service.traffic.open_stream(call.caller.token)
-        return Answer(stream=watch(call, reader), media=SSE_MEDIA, release=release)
+        return Answer(
+            stream=watch(call, reader), target=reader.follow, parting=last_words, media=SSE_MEDIA, release=release
+        )
     return await _page(call, reader, kinds, "", None)
 
 

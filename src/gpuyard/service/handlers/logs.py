@@ -13,6 +13,7 @@ from gpuyard.service.call import Answer, Call
 from gpuyard.service.limits import LOG_WAIT_MS, MAX_LOG_BYTES
 from gpuyard.service.moments import read_moment
 from gpuyard.service.problems import ProblemReason
+from gpuyard.service.rights import Rights
 from gpuyard.wire.agents import MAX_LOG_PIECE_BYTES, AttemptId, LogPiece
 from gpuyard.worlds.standalone.records import JobRecord
 
@@ -30,13 +31,15 @@ async def read_logs(call: Call) -> Answer:
     with ExitStack() as held:
         if follow:
             held.callback(call.service.traffic.open_stream(call.caller.token))
-            await _started(call, job.id, task)
-        attempt = _attempt(call, call.state.jobs.get(job.id, job), task)
         # The first piece is read before anything is answered, so that a problem is still one.
-        first = await _piece(call, attempt, call.number("offset"), limit, 0, since_ms)
+        async with Rights(call, job_for).held():
+            if follow:
+                await _started(call, job.id, task)
+            attempt = _attempt(call, call.state.jobs.get(job.id, job), task)
+            first = await _piece(call, attempt, call.number("offset"), limit, 0, since_ms)
         headers = ((OFFSET_HEADER, str(first.offset)), (ATTEMPT_HEADER, str(attempt)))
         stream = _follow(call, attempt, first) if follow else _read(call, attempt, first, limit)
-        return Answer(stream=stream, headers=headers, media=LOG_MEDIA, release=held.pop_all().close)
+        return Answer(stream=stream, headers=headers, media=LOG_MEDIA, target=job_for, release=held.pop_all().close)
 
 
 def _task(call: Call, job: JobRecord) -> int:

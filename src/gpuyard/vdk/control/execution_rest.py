@@ -18,6 +18,7 @@ from gpuyard.service.call import Answer, Call
 from gpuyard.service.handlers import Handler
 from gpuyard.service.problems import ProblemReason
 from gpuyard.service.redact import Veil
+from gpuyard.service.rights import Rights
 from gpuyard.vdk.control.desk import Desk, key_of, sees
 from gpuyard.vdk.control.executions import STATUSES, execution, executions_of, is_of
 from gpuyard.vdk.control.launch import Start, Vdk, submission
@@ -90,7 +91,8 @@ class ExecutionsDesk:
 
     async def logs(self, call: Call) -> Answer:
         record = _allowed(call, _record(call))
-        text = await _log(call, record)
+        async with Rights(call, lambda again: _allowed(again, _record(again))).held():
+            text = await _log(call, record)
         lines = call.number("tail_lines")
         return Answer(DataJobExecutionLogs("".join(text.splitlines(keepends=True)[-lines:]) if lines > 0 else text))
 

@@ -18,6 +18,7 @@ from gpuyard.service.call import Answer, Call
 from gpuyard.service.handlers import Handler
 from gpuyard.service.moments import moment
 from gpuyard.service.problems import ProblemReason
+from gpuyard.service.rights import admitted_again
 from gpuyard.vdk.control.desk import Desk, check, sees
 from gpuyard.vdk.control.executions import (
     DEPLOYMENT,
@@ -94,7 +95,7 @@ class JobsDesk:
 
         async def taken(call: Call) -> Answer:
             async with self._turn:
-                return await handler(call)
+                return await handler(admitted_again(call))
 
         return taken
 
@@ -184,7 +185,8 @@ class JobsDesk:
         if archive is None:
             what = f'data job "{job.key.name}" has no sources'
             raise RefusedError(ProblemReason.DATA_JOB_VERSION_UNKNOWN, what, fix="upload them: vdkcli deploy")
-        return Answer(stream=_once(await asyncio.to_thread(as_zip, archive, job.key.name)))
+        packed = await asyncio.to_thread(as_zip, archive, job.key.name)
+        return Answer(stream=_once(packed), target=lambda again: check(again, job.key.team))
 
     # ---------------------------------------------------------------------------------------------------- deployments
 

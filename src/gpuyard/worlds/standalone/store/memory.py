@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, nullcontext
 from enum import Enum
 from typing import Final
 
-from gpuyard.errors import StoreBusyError, StoreGoneError, StoreWaitError
+from gpuyard.errors import StoreBusyError, StoreFullError, StoreGoneError
 from gpuyard.worlds.standalone.store.archive import Page, Progress, no_progress, write_archive
 from gpuyard.worlds.standalone.store.checks import check_entries, check_sums, not_next
 from gpuyard.worlds.standalone.store.port import DailySum, Entry, StoredSnapshot
@@ -114,7 +114,7 @@ class MemoryStore:
         if fault is Fault.CRASH_DURING:
             tear()
         if fault is Fault.FULL:
-            raise StoreWaitError("the disk is full; nothing was written", fix="make room on the disk")
+            raise StoreFullError("the disk is full; nothing was written", fix="make room on the disk")
         if fault is not None:
             self.close()
         if fault in CRASHES:
@@ -143,6 +143,10 @@ class MemoryStore:
             disk.torn = tuple(entries[: len(entries) // 2])
 
         self._write(Write.APPEND, keep, tear)
+
+    def check_writable(self) -> None:
+        """Memory has no end that could be seen before it is reached."""
+        _ = self._live
 
     def read(self, after_seq: int, limit: int) -> list[Entry]:
         log = self._live.log

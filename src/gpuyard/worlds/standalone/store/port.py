@@ -72,6 +72,9 @@ class Store(Protocol):
         StoreGoneError where the connection or the lock was lost (whether it was written is then not known),
         StoreWaitError where nothing was written and the same may be written later."""
 
+    def check_writable(self) -> None:
+        """Look, without writing, whether an append could succeed; raises as it would."""
+
     def read(self, after_seq: int, limit: int) -> list[Entry]:
         """The next entries in order. Entries that retention took away are simply not there."""
 

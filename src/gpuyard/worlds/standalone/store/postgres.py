@@ -18,7 +18,15 @@ from typing import Any, Final
 import msgspec
 from pg8000.native import Connection, DatabaseError, InterfaceError  # type: ignore[import-untyped]
 
-from gpuyard.errors import StoreBusyError, StoreConflictError, StoreError, StoreGoneError, StoreWaitError
+from gpuyard.errors import (
+    StoreBusyError,
+    StoreConflictError,
+    StoreError,
+    StoreFullError,
+    StoreGoneError,
+    StoreReadOnlyError,
+    StoreWaitError,
+)
 from gpuyard.platform.dialling import dial, dial_local
 from gpuyard.worlds.standalone.store.address import PostgresAddress
 from gpuyard.worlds.standalone.store.port import DailySum, Entry
@@ -122,6 +130,13 @@ class PostgresStore(SqlStore):
             raise
         self._server = f" {str(version).split()[0]}{' (fsync is off, not durable)' if fsync == 'off' else ''}"
         return session
+
+    def check_writable(self) -> None:
+        ((only_read,),) = self._session.run("SELECT current_setting('transaction_read_only')")
+        if only_read == "on":
+            raise StoreReadOnlyError(
+                f"PostgreSQL at {self._address} may only be read", fix="name the primary server, not a standby"
+            )
 
     def _connect_reader(self) -> PostgresSession:
         return PostgresSession(self._address)
@@ -338,7 +353,7 @@ def explained(error: DatabaseError, address: PostgresAddress) -> StoreError:
         return StoreConflictError(f"somebody else has written to {address}: {message}", fix="open it again")
     for beginning, what, fix in _MEANINGS:
         if code.startswith(beginning):
-            refusal = StoreWaitError if code in _PASSING else StoreError
+            refusal = _PASSING.get(code, StoreError)
             return refusal(f"PostgreSQL at {address}: {what} ({message})", fix=fix)
     return StoreError(f"PostgreSQL at {address} refuses: {message} ({code})", fix="see the log of the server")
 
@@ -353,5 +368,10 @@ _MEANINGS: Final[tuple[tuple[str, str, str], ...]] = (
     ("57014", "the statement took too long; nothing was written", "look at what else the server does"),
 )
 
-_PASSING: Final = ("53100", "57014")
+READ_ONLY: Final = "25006"
+_PASSING: Final[Mapping[str, type[StoreError]]] = {
+    READ_ONLY: StoreReadOnlyError,
+    "53100": StoreFullError,
+    "57014": StoreWaitError,
+}
 """After these nothing was written, and the same may be written later."""

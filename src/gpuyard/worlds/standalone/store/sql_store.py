@@ -91,6 +91,9 @@ class SqlStore(ABC):
         if not self._session.append(entries):
             raise not_next(entries[0].seq)
 
+    @abstractmethod
+    def check_writable(self) -> None: ...
+
     def read(self, after_seq: int, limit: int) -> list[Entry]:
         return read(self._session, after_seq, limit)
 

@@ -19,7 +19,7 @@ from typing import Any, Final
 import apsw
 import msgspec
 
-from gpuyard.errors import StoreError, StoreGoneError, StoreWaitError
+from gpuyard.errors import StoreError, StoreFullError, StoreGoneError, StoreReadOnlyError, StoreWaitError
 from gpuyard.worlds.standalone.store.lockfile import PRIVATE_FILE, FileLock
 from gpuyard.worlds.standalone.store.port import DailySum, Entry
 from gpuyard.worlds.standalone.store.session import Row, Value
@@ -32,6 +32,8 @@ PRIVATE_FOLDER: Final = 0o700
 BUSY_TIMEOUT_MS: Final = 10_000
 READER_TIMEOUT_MS: Final = 60_000
 """With a rollback journal whoever writes keeps readers out; a backup beside a busy manager has time to find a gap."""
+MIN_ROOM_BYTES: Final = 64 << 10
+"""Less than this is taken for a full disk: an append is a few pages, and its journal is written first."""
 WAL_LIMIT_BYTES: Final = 64 << 20
 """What is left of the journal after a time of many writes."""
 
@@ -97,6 +99,20 @@ class SqliteStore(SqlStore):
         if not self._path.is_file():
             raise StoreError(f"there is no database {self._path}", fix="name another with --database")
         return SqliteSession(self._path, None)
+
+    def check_writable(self) -> None:
+        """Ask the file system: one that is full, or no longer to be written, would refuse the next append."""
+        _ = self._session
+        try:
+            found = os.statvfs(self._path.parent)
+        except OSError as error:
+            raise StoreGoneError(
+                f"the disk of {self._path} cannot be read: {error.strerror}", fix="look at the disk, then start again"
+            ) from error
+        if found.f_flag & os.ST_RDONLY:
+            raise StoreReadOnlyError(f"{self._path} may only be read", fix="mount its disk so that it can be written")
+        if found.f_bavail * found.f_frsize < MIN_ROOM_BYTES:
+            raise StoreFullError(f"{self._path} cannot grow: the disk is full", fix="make room on the disk")
 
     def _set_journal(self, session: SqliteSession) -> None:
         ((mode,),) = session.run(f"PRAGMA journal_mode = {self._journal}")
@@ -248,7 +264,7 @@ def explained(error: apsw.Error, path: Path) -> StoreError:
     """What an error of SQLite means to a person."""
     for kind, what, fix in _MEANINGS:
         if isinstance(error, kind):
-            refusal = StoreWaitError if kind in _PASSING else StoreError
+            refusal = _PASSING.get(kind, StoreError)
             return refusal(f"{path} {what}", fix=fix)
     return StoreError(f"SQLite refuses to work with {path}: {error}", fix="restore a backup if it does so again")
 
@@ -263,5 +279,8 @@ _MEANINGS: Final[tuple[tuple[type[apsw.Error], str, str], ...]] = (
     (apsw.BusyError, "is locked by another program", "close what else has it open, such as a SQLite shell"),
 )
 
-_PASSING: Final = (apsw.FullError, apsw.BusyError)
+_PASSING: Final[Mapping[type[apsw.Error], type[StoreError]]] = {
+    apsw.FullError: StoreFullError,
+    apsw.BusyError: StoreWaitError,
+}
 """After these nothing was written, and the same may be written later."""
