@@ -154,7 +154,7 @@ class _Builder:
             case yaml.CollectionStartEvent():
                 over = self.budget.collection(len(self.open), anchor=event.anchor is not None)
             case yaml.AliasEvent():
-                known = self.anchors.get(event.anchor)
+                known = self.anchors.get(event.anchor or "")
                 over = self.budget.alias(known[1] if known else Size())
             case _:
                 return

@@ -73,8 +73,8 @@ class App:
         reply = _Reply(send, tls=self.service.settings.tls)
         scope["app"] = self
         try:
-            with self.service.traffic.request():
-                self._check(scope)
+            user = self._check(scope)
+            with self.service.traffic.request(user) as scope["gpuyard.request"]:
                 await self._route(scope, receive, reply)
         except Exception as error:
             await self._refuse(error, scope, receive, reply)
@@ -92,7 +92,8 @@ class App:
             if message["type"] == "lifespan.shutdown":
                 return
 
-    def _check(self, scope: Scope) -> None:
+    def _check(self, scope: Scope) -> str:
+        """The user who asks; empty where no credential is needed."""
         headers = Headers(scope=scope)
         if sum(len(name) + len(value) for name, value in scope["headers"]) > MAX_HEADER_BYTES:
             raise RefusedError(ProblemReason.TOO_LARGE, "the header fields are too large", fix="send fewer")
@@ -100,9 +101,12 @@ class App:
             raise RefusedError(ProblemReason.TOO_LARGE, "the path is too long", fix="shorten it")
         check_host(headers, self._hosts)
         check_origin(headers, self._hosts)
-        if scope["path"] not in self._open_paths:
-            client = scope.get("client")
-            scope["gpuyard.caller"] = self.service.signin.caller(headers, client[0] if client else "")
+        if scope["path"] in self._open_paths:
+            return ""
+        client = scope.get("client")
+        caller = self.service.signin.caller(headers, client[0] if client else "")
+        scope["gpuyard.caller"] = caller
+        return caller.user
 
     async def _route(self, scope: Scope, receive: Receive, reply: _Reply) -> None:
         try:

@@ -25,7 +25,7 @@ from gpuyard.platform.clock import monotonic_ms, wall_ms
 from gpuyard.policies.policy import DEFAULT, Policy
 from gpuyard.service.core import Batch, Clock, Core
 from gpuyard.service.port import Done, ParcelSource
-from gpuyard.service.questions import Questions
+from gpuyard.service.questions import Questions, candidate
 from gpuyard.service.stats import Stats
 from gpuyard.wire.access import Caller
 from gpuyard.wire.agents import (
@@ -53,6 +53,8 @@ from gpuyard.worlds.standalone.submitting import submitted_before
 TICK_MS: Final = 1_000
 REPLAN_MS: Final = 5_000
 """Where somebody waits a cycle is due after so long even if nothing has changed: limits and delays run out."""
+MAX_FOLLOWED_AT_ONCE: Final = 200
+"""Changes that the event loop itself takes over into the ledger."""
 LONG_CYCLE_MS: Final = 10
 LONGEST_PAUSE_MS: Final = 250
 REOPEN_MS: Final = 1_000
@@ -115,6 +117,7 @@ class Manager:
         self.failed: asyncio.Future[None] | None = None
         self._writing = ThreadPoolExecutor(1, "gpuyard-store")
         self._thinking = ThreadPoolExecutor(1, "gpuyard-plan")
+        self._checking = ThreadPoolExecutor(1, "gpuyard-check")
         self._books = asyncio.Lock()
         self._dirty = asyncio.Event()
         self._due = asyncio.Event()
@@ -172,7 +175,7 @@ class Manager:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._wake_waiting()
         await self._in(self._writing, self.store.close)
-        for pool in (self._writing, self._thinking):
+        for pool in (self._writing, self._thinking, self._checking):
             pool.shutdown()
 
     async def _guard(self, part: Callable[[], Awaitable[None]]) -> None:
@@ -325,8 +328,9 @@ class Manager:
             self._due.clear()
             async with self._books:
                 began = monotonic_ms()
-                self.core.loop.follow()
+                await self._follow()
                 decided = await self._in(self._thinking, self.core.loop.plan)
+                await self._follow()
                 self.core.loop.carry_out(decided)
                 took_ms = monotonic_ms() - began
                 self.stats.cycle_done(took_ms)
@@ -338,8 +342,16 @@ class Manager:
     async def _ask(self, question: Callable[[], Result]) -> Result:
         """Ask the core while nobody changes its books."""
         async with self._books:
-            self.core.loop.follow()
+            await self._follow()
             return await self._in(self._thinking, question)
+
+    async def _follow(self) -> None:
+        """Bring the ledger up to date, by the thread that plans where that takes a while; `_books` is held."""
+        changes = self.core.loop.world.observe()
+        if len(changes) <= MAX_FOLLOWED_AT_ONCE:
+            self.core.loop.take_over(changes)
+        else:
+            await self._in(self._thinking, lambda: self.core.loop.take_over(changes))
 
     async def _tick(self) -> None:
         while True:
@@ -416,7 +428,12 @@ class Manager:
         return await self._ask(lambda: self.questions.plan_with(submission))
 
     async def never(self, submission: Submission) -> tuple[Reason, ...]:
-        return self.questions.never(submission)
+        empty, form = self.questions.empty_cluster(), submission.form
+        known = empty.known(form) if empty is not None else ()
+        if empty is None or known is not None:
+            return known or ()
+        asked = candidate(submission, self.clock.wall_ms())
+        return await self._in(self._checking, lambda: empty.never(form, asked))
 
     async def what_if(self, changes: tuple[Change, ...]) -> Difference:
         return await self._ask(lambda: self.questions.what_if(changes))
@@ -430,8 +447,8 @@ class Manager:
     def gpu_use(self) -> dict[tuple[str, int], int]:
         return {task: percent for contact in self.core.hub.contacts.values() for task, percent in contact.use.items()}
 
-    def snapshot(self) -> Snapshot:
-        return self.core.loop.ledger.snapshot()
+    async def snapshot(self) -> Snapshot:
+        return await self._ask(self.core.loop.ledger.snapshot)
 
     def standing(self) -> tuple[QueueStanding, ...]:
         """As of now, or where a plan is just being made, as of the one before."""

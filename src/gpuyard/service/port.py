@@ -125,7 +125,7 @@ class ManagerPort(Protocol):
     def gpu_use(self) -> Mapping[tuple[str, int], int]:
         """(job, task) → per cent its GPUs were used, as its machine last said."""
 
-    def snapshot(self) -> Snapshot:
+    async def snapshot(self) -> Snapshot:
         """The state as the core sees it."""
 
     def standing(self) -> tuple[QueueStanding, ...]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Final
+
+import msgspec
 
 from gpuyard.model.quantities import format_milli
 from gpuyard.service.authorise import own_teams
@@ -36,7 +39,13 @@ async def metrics(call: Call) -> Answer:
 
 
 async def describe(call: Call) -> Answer:
-    return Answer(openapi(call.service.settings.version))
+    return Answer(text=_description(call.service.settings.version), media=call.operation.media)
+
+
+@lru_cache(maxsize=1)
+def _description(version: str) -> str:
+    """It is long, and changes with the version only."""
+    return msgspec.json.encode(openapi(version)).decode()
 
 
 async def status(call: Call) -> Answer:

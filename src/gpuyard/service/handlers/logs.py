@@ -26,7 +26,7 @@ async def read_logs(call: Call) -> Answer:
     task, limit, since_ms = _task(call, job), _limit(call), _since(call)
     with ExitStack() as held:
         if follow:
-            held.callback(call.service.traffic.open_stream(call.caller.token))
+            held.callback(call.service.traffic.open_stream(call.caller.token, call.caller.user))
             await _started(call, job.id, task)
         attempt = _attempt(call, call.state.jobs.get(job.id, job), task)
         # The first piece is read before anything is answered, so that a problem is still one.
