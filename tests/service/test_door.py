@@ -60,7 +60,7 @@ def test_what_was_on_the_way_when_a_session_ceased_to_count_is_not_taken_in(chan
         change(manager, door)  # type: ignore[operator]
         yield encode(Report(2))
 
-    asyncio.run(door._read(messages(), "a", outbox))
+    asyncio.run(door._read(messages(), "a", outbox, outbox.send))
     assert manager.heard == [1]
     assert outbox.closed
 

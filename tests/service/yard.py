@@ -161,13 +161,13 @@ class Machine:
     def _read(self, asked: ReadLog) -> None:
         log = self.logs.get(asked.id)
         if log is None:
-            self.manager.log_piece(LogPiece(asked.request, problem="the log is gone"))
+            self.manager.log_piece(self.told, LogPiece(asked.request, problem="the log is gone"))
             return
         offset = max(len(log) + asked.offset, 0) if asked.offset < 0 else asked.offset
         data = log[offset : offset + asked.limit]
         piece = LogPiece(asked.request, offset, data, len(log), asked.id in self.over)
         if data or not asked.wait_ms or asked.id in self.over:
-            self.manager.log_piece(piece)
+            self.manager.log_piece(self.told, piece)
         else:
             asyncio.get_running_loop().call_later(0.02, self._read, asked)
 

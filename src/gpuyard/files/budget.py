@@ -1,7 +1,8 @@
 """How much one file may hold, counted while it is read.
 
 Place in the flow: parser ─events─▶ **budget** ─admitted─▶ tree. What an alias stands for counts each time it is
-used, so a small file cannot stand for a large tree. Invariant: nothing is built of a value that the budget has not admitted.
+used, so a small file cannot stand for a large tree. Invariant: nothing is built of a value before the budget has
+admitted it.
 """
 
 from __future__ import annotations

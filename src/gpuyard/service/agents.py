@@ -3,7 +3,8 @@
 Place in the flow: agent ─Hello, Report, LogPiece, ReadParcel─▶ **agents** ─▶ manager ─Desired, ReadLog, ParcelPiece─▶
 **agents** ─▶ agent.
 An agent speaks for the machine its certificate names and for no other. Invariant: what is queued for an agent is
-bounded: of what should run only the newest word counts, and an agent that does not read is cut off.
+bounded: of what should run only the newest word counts, and an agent that does not read is cut off. All of it runs in
+the agents' thread (`agent_server.py`); what it asks of the manager is handed over (`handover.py`).
 """
 
 from __future__ import annotations
@@ -16,10 +17,8 @@ import grpc
 import msgspec
 
 from gpuyard import __version__
-from gpuyard.errors import ServiceError
-from gpuyard.service.certificates import Pair, fingerprint_of
+from gpuyard.service.certificates import fingerprint_of
 from gpuyard.wire.agents import (
-    MAX_MESSAGE_BYTES,
     PROTOCOL,
     SERVICE,
     AgentMessage,
@@ -40,18 +39,17 @@ from gpuyard.worlds.standalone.decide import teams_must_not_share_a_user
 from gpuyard.worlds.standalone.records import State
 
 MAX_QUEUED_LOGS: Final = 1_000
-STOP_S: Final = 1.0
 SHARES_A_USER: Final = (
     "there are several teams, and its jobs would all run as one and the same user, which protects none from another: "
     "start its agent as root, or the manager with --accept-shared-user"
 )
-KEEPALIVE_MS: Final = 10_000
 
 
 class AgentsPort(Protocol):
     """What the door asks of the manager."""
 
-    lease_ms: int
+    @property
+    def lease_ms(self) -> int: ...
 
     @property
     def state(self) -> State: ...
@@ -65,7 +63,7 @@ class AgentsPort(Protocol):
 
     def agent_gone(self, node: str, send: Any) -> None: ...  # noqa: ANN401
 
-    def log_piece(self, piece: LogPiece) -> None: ...
+    def log_piece(self, send: Any, piece: LogPiece) -> None: ...  # noqa: ANN401
 
     async def parcel_piece(self, node: str, asked: ReadParcel) -> ParcelPiece: ...
 
@@ -144,7 +142,7 @@ class Door(grpc.GenericRpcHandler):
         node, outbox = who.node, self._replace(who)
         send = outbox.send  # The one value by which the manager knows this session again.
         self._manager.agent_connected(hello, send)
-        reading = asyncio.create_task(self._read(messages, node, outbox))
+        reading = asyncio.create_task(self._read(messages, node, outbox, send))
         try:
             yield Welcome(self._manager.state.cluster, __version__, self._manager.lease_ms)
             async for message in outbox:
@@ -186,14 +184,14 @@ class Door(grpc.GenericRpcHandler):
                 return None
         return None
 
-    async def _read(self, messages: AsyncIterator[bytes], node: str, outbox: Outbox) -> None:
+    async def _read(self, messages: AsyncIterator[bytes], node: str, outbox: Outbox, send: Any) -> None:  # noqa: ANN401
         try:
             while (message := await self._next(messages)) is not None and self._counts(node, outbox):
                 match message:
                     case Report():
                         self._manager.agent_reported(node, message)
                     case LogPiece():
-                        self._manager.log_piece(message)
+                        self._manager.log_piece(send, message)
                     case ReadParcel():
                         outbox.send(await self._manager.parcel_piece(node, message))
         finally:
@@ -215,41 +213,3 @@ class Door(grpc.GenericRpcHandler):
     def close(self) -> None:
         for outbox in self._sessions.values():
             outbox.close()
-
-
-class AgentServer:
-    """Listens for agents."""
-
-    def __init__(self, manager: AgentsPort, server_pair: Pair, authority_pem: bytes) -> None:
-        self._door = Door(manager)
-        options = [
-            ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
-            ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
-            ("grpc.keepalive_time_ms", KEEPALIVE_MS),
-            ("grpc.keepalive_timeout_ms", KEEPALIVE_MS),
-            ("grpc.http2.min_recv_ping_interval_without_data_ms", KEEPALIVE_MS // 2),
-            ("grpc.so_reuseport", 0),
-        ]
-        self._server = grpc.aio.server(options=options)
-        self._server.add_generic_rpc_handlers((self._door,))
-        self._credentials = grpc.ssl_server_credentials(
-            [(server_pair.key, server_pair.certificate)], authority_pem, require_client_auth=True
-        )
-
-    async def start(self, address: str) -> int:
-        """The port it listens on."""
-        try:
-            port = self._server.add_secure_port(address, self._credentials)
-        except RuntimeError:
-            port = 0
-        if not port:
-            raise ServiceError(
-                f"agents cannot be listened for on {address}: the address is taken or not of this machine",
-                fix="choose another with --agents-listen HOST:PORT; --listen HOST:PORT moves this one, too",
-            )
-        await self._server.start()
-        return int(port)
-
-    async def stop(self) -> None:
-        self._door.close()
-        await self._server.stop(STOP_S)

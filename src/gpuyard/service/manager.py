@@ -124,7 +124,7 @@ class Manager:
         self._advanced: asyncio.Future[None] | None = None
         self._recent: deque[Entry] = deque(maxlen=KEPT_FOR_WATCHERS)
         self._senders: dict[str, Send] = {}
-        self._log_requests: dict[int, asyncio.Future[LogPiece]] = {}
+        self._log_requests: dict[int, tuple[Send, asyncio.Future[LogPiece]]] = {}
         self._next_request = 1
         self._tasks: list[asyncio.Task[None]] = []
         self._last_prune_ms = 0
@@ -553,7 +553,7 @@ class Manager:
             )
         request, self._next_request = self._next_request, self._next_request + 1
         answer: asyncio.Future[LogPiece] = asyncio.get_running_loop().create_future()
-        self._log_requests[request] = answer
+        self._log_requests[request] = (send, answer)
         try:
             send(ReadLog(request, id, offset, limit, wait_ms, since_ms))
             return await asyncio.wait_for(answer, wait_ms / 1000 + 30)
@@ -562,9 +562,10 @@ class Manager:
         finally:
             del self._log_requests[request]
 
-    def log_piece(self, piece: LogPiece) -> None:
-        answer = self._log_requests.get(piece.request)
-        if answer is not None and not answer.done():
+    def log_piece(self, send: Send, piece: LogPiece) -> None:
+        """An answer counts only from the session that was asked."""
+        asked, answer = self._log_requests.get(piece.request, (None, None))
+        if asked == send and answer is not None and not answer.done():
             answer.set_result(piece)
 
     async def parcel_piece(self, node: str, asked: ReadParcel) -> ParcelPiece:
