@@ -55,6 +55,14 @@ _COMMON: tuple[Decorator, ...] = (
     click.option("--insecure-http", is_flag=True, help="No TLS, although others can reach the address."),
     click.option("--accept-shared-user", is_flag=True, help="Not root: several teams may share one user."),
     click.option("--lease", default="60s", show_default=True, help="How long jobs outlive the contact to the manager."),
+    click.option(
+        "--max-job-body",
+        default="1Mi",
+        show_default=True,
+        envvar="GPUYARD_MAX_JOB_BODY",
+        metavar="SIZE",
+        help="Of a job or schedule that is sent to it; at most 16Mi.",
+    ),
 )
 
 
@@ -136,7 +144,7 @@ def down(home: Path | None, with_jobs: bool) -> None:
 
 def _settings(common: dict[str, Any], **more: Any) -> Settings:  # noqa: ANN401
     from gpuyard.platform.home import gpuyard_home
-    from gpuyard.service.settings import Settings, next_port, read_address, read_lease
+    from gpuyard.service.settings import Settings, next_port, read_address, read_job_body, read_lease
 
     listen = read_address(common["listen"])
     agents = common["agents_listen"]
@@ -149,6 +157,7 @@ def _settings(common: dict[str, Any], **more: Any) -> Settings:  # noqa: ANN401
         insecure=common["insecure_http"],
         accept_shared_user=common["accept_shared_user"],
         lease_ms=read_lease(common["lease"]),
+        max_job_bytes=read_job_body(common["max_job_body"]),
         **more,
     )
 

@@ -24,8 +24,8 @@ from gpuyard.model.snapshot import Change, Snapshot
 from gpuyard.platform.clock import monotonic_ms, wall_ms
 from gpuyard.policies.policy import DEFAULT, Policy
 from gpuyard.service.core import Batch, Clock, Core
-from gpuyard.service.port import Done, ParcelSource
-from gpuyard.service.questions import Questions, candidate
+from gpuyard.service.port import Done, DryRun, ParcelSource
+from gpuyard.service.questions import Questions, candidate, copy_of
 from gpuyard.service.stats import Stats
 from gpuyard.wire.access import Caller
 from gpuyard.wire.agents import (
@@ -46,8 +46,9 @@ from gpuyard.worlds.standalone.journal import is_written, load
 from gpuyard.worlds.standalone.meter import counted_up_to
 from gpuyard.worlds.standalone.records import State, jobs_on
 from gpuyard.worlds.standalone.retention import oldest_kept
+from gpuyard.worlds.standalone.snapshot_draft import SnapshotDraft
 from gpuyard.worlds.standalone.store.checks import not_next
-from gpuyard.worlds.standalone.store.port import DailySum, Entry, Store, StoredSnapshot
+from gpuyard.worlds.standalone.store.port import DailySum, Entry, Store
 from gpuyard.worlds.standalone.submitting import submitted_before
 
 TICK_MS: Final = 1_000
@@ -270,9 +271,9 @@ class Manager:
             except StoreWaitError:
                 await asyncio.sleep(REOPEN_MS / 1000)
 
-    async def _keep_snapshot(self, snapshot: StoredSnapshot | None) -> None:
+    async def _keep_snapshot(self, snapshot: SnapshotDraft | None) -> None:
         if snapshot is not None:
-            await self._keep(lambda: self.store.save_snapshot(snapshot))
+            await self._keep(lambda: self.store.save_snapshot(snapshot.stored()))
 
     async def _keep(self, write: Callable[[], object]) -> bool:
         """Write what can wait. Where the database is away it does: the next append finds it again."""
@@ -415,9 +416,9 @@ class Manager:
     async def note(self, about: str, what: str, team: str, caller: Caller) -> None:
         await self.record([Noted(about, what, team)], caller.user)
 
-    async def dry_run(self, intent: Intent, caller: Caller) -> Difference:
-        changes = self.questions.changes_of(intent, self.clock.wall_ms())
-        return await self._ask(lambda: self.questions.what_if(changes))
+    async def dry_run(self, intent: Intent, caller: Caller) -> DryRun:
+        scratch, now_ms = copy_of(self.state), self.clock.wall_ms()
+        return await self._ask(lambda: self.questions.dry_run(scratch, intent, now_ms))
 
     # ------------------------------------------------------------------------------------------------------ questions
 

@@ -23,8 +23,10 @@ from gpuyard.scheduler.explain import explain_on, standings
 from gpuyard.scheduler.forecast import forecast
 from gpuyard.scheduler.what_if import what_if_on
 from gpuyard.service.empty_cluster import EmptyCluster
+from gpuyard.service.port import DryRun
 from gpuyard.worlds.standalone.consequences import state_of
 from gpuyard.worlds.standalone.decide import decide
+from gpuyard.worlds.standalone.events import JobSubmitted
 from gpuyard.worlds.standalone.intents import Intent, Submission
 from gpuyard.worlds.standalone.journal import Journal
 from gpuyard.worlds.standalone.lifecycle import OVER, JobState
@@ -79,12 +81,15 @@ class Questions:
     def what_if(self, changes: tuple[Change, ...]) -> Difference:
         return what_if_on(self.loop.ledger, changes, self.loop.policy)
 
-    def changes_of(self, intent: Intent, now_ms: int) -> tuple[Change, ...]:
-        """What an intent would change for the scheduler; refused as it would be."""
-        scratch = Journal(_copy(self.state))
-        world = Standalone(scratch, lambda: now_ms)
-        scratch.record(decide(scratch.state, intent, now_ms), now_ms)
-        return tuple(change for change in world.observe() if not isinstance(change, TimePassed))
+    def dry_run(self, scratch: State, intent: Intent, now_ms: int) -> DryRun:
+        """What would come of an intent, tried on a state of its own; refused as the intent would be."""
+        journal = Journal(scratch)
+        world = Standalone(journal, lambda: now_ms)
+        events = list(decide(scratch, intent, now_ms))
+        journal.record(events, now_ms)
+        changes = tuple(change for change in world.observe() if not isinstance(change, TimePassed))
+        jobs = tuple(event.job for event in events if isinstance(event, JobSubmitted))
+        return DryRun(self.what_if(changes), jobs)
 
     def forecasts(self, jobs: Sequence[str]) -> dict[str, Forecast]:
         """When these are thought to start; empty where too many wait."""
@@ -121,11 +126,13 @@ def candidate(submission: Submission, now_ms: int) -> Job:
     return replace(form, id=CANDIDATE, tasks=tasks, submitted_at_ms=now_ms)
 
 
-def _copy(state: State) -> State:
+def copy_of(state: State) -> State:
     """A state that can be changed apart: its records are values and are shared."""
     scratch = copy.copy(state)
     for name in ("jobs", "arrays", "nodes", "teams", "users", "tokens", "receipts", "schedules"):
         setattr(scratch, name, dict(getattr(state, name)))
-    for name in ("dependents", "placed", "finished", "moves", "meter"):
-        setattr(scratch, name, copy.deepcopy(getattr(state, name)))
+    scratch.dependents = {job: list(waiting) for job, waiting in state.dependents.items()}
+    scratch.placed = {node: dict(jobs) for node, jobs in state.placed.items()}
+    scratch.finished, scratch.moves = list(state.finished), list(state.moves)
+    scratch.meter = copy.deepcopy(state.meter)
     return scratch

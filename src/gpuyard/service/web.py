@@ -78,6 +78,7 @@ class WebServer:
                 tls=settings.tls,
                 agents=str(agents),
                 authority=authority,
+                max_job_bytes=settings.max_job_bytes,
                 warnings=_warnings(settings),
             ),
             faces,

@@ -24,8 +24,6 @@ from gpuyard.service.questions import CANDIDATE
 from gpuyard.service.redact import Veil
 from gpuyard.service.views import Outlook, job_object
 from gpuyard.wire.rest import DifferenceObject, PlanObject, Submitted
-from gpuyard.worlds.standalone.decide import decide
-from gpuyard.worlds.standalone.events import JobSubmitted
 from gpuyard.worlds.standalone.intents import Submission, Submit
 from gpuyard.worlds.standalone.snapshot import MACHINES
 from gpuyard.worlds.standalone.submitting import submitted_before
@@ -81,16 +79,15 @@ def _fingerprint(call: Call) -> str:
 
 async def _dry_run(call: Call, intent: Submit) -> Answer:
     """The jobs as they would be, by the ids they would get now, and whom they concern; refused as they would be."""
-    events = decide(call.state, intent, call.manager.now_ms())
-    would = {event.job.id: event.job for event in events if isinstance(event, JobSubmitted)}
     async with call.service.traffic.thinking.turn(call.caller.user):
-        difference = await call.manager.dry_run(intent, call.caller)
+        tried = await call.manager.dry_run(intent, call.caller)
+    would = {job.id: job for job in tried.jobs}
     veil = Veil(call.state, call.caller, would)
     answer = await call.service.traffic.apart(
         call.caller.user,
         lambda: Submitted(
             tuple(job_object(job, veil) for job in would.values()),
-            text=tuple(difference_lines(veil.difference(difference))),
+            text=tuple(difference_lines(veil.difference(tried.difference))),
         ),
     )
     return Answer(answer, status=200)

@@ -100,7 +100,7 @@ async def _write(call: Call, file: TeamsFile) -> Answer:
     intent = SetTeams(file.tree.queues, settings, summed, call.if_match, _members(file))
     dry = call.flag("dry_run")
     async with call.service.traffic.thinking.turn(call.caller.user):
-        difference = await call.manager.dry_run(intent, call.caller)
+        difference = (await call.manager.dry_run(intent, call.caller)).difference
     if not dry:
         await call.manager.do(intent, call.caller)
     seen = Veil(call.state, call.caller).difference(difference)
