@@ -254,16 +254,21 @@ def test_the_machines_file_says_how_its_server_is_started(server_file: Path, mon
     assert (str(settings.listen), str(settings.agents_listen)) == ("127.0.0.1:7500", "127.0.0.1:7501")
     assert (settings.accept_shared_user, settings.names, settings.lease_ms) == (True, ("a", "b"), 90_000)
     assert settings.fake_gpus == 4
+    assert settings.max_job_bytes == 1 << 20
     # A flag and a variable are nearer than the file; a server without an agent leaves alone what is about its machine.
     server_file.write_text('listen = "127.0.0.1:7500"\ndatabase = "/srv/a"\nproduct = "H100"\n', encoding="utf-8")
     monkeypatch.setenv("GPUYARD_DATABASE", "/srv/b")
+    monkeypatch.setenv("GPUYARD_MAX_JOB_BODY", "512Ki")
     settings = started_with(monkeypatch, "serve", "--listen", "127.0.0.1:7600")
     assert (str(settings.listen), settings.database) == ("127.0.0.1:7600", "/srv/b")
+    assert settings.max_job_bytes == 512 << 10
 
 
 @pytest.mark.parametrize(
     ("text", "told"),
     [
+        ('max-job-body = "17Mi"', "--max-job-body 17Mi is out of range"),
+        ('max-job-body = "1Ki"', "from 64Ki to 16Mi; 1Mi unless given"),
         ('lisen = "127.0.0.1:7500"', 'there is no setting "lisen"; did you mean "listen"?'),
         ('home = "/srv"', 'there is no setting "home"'),
         ("listen = ", "Invalid value"),

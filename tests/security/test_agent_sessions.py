@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from gpuyard.errors import RefusedError
 from gpuyard.service import agent_pace
-from gpuyard.service.agents import AgentServer
+from gpuyard.service.agent_server import AgentServer
 from gpuyard.service.certificates import Authority, fingerprint_of
 from gpuyard.service.log_requests import LogRequests
 from gpuyard.service.manager import Manager

@@ -11,10 +11,8 @@ from typing import Any
 import pytest
 from starlette.types import Message
 
-from gpuyard.errors import RefusedError
-from gpuyard.service import app, bodies, protocol, traffic
+from gpuyard.service import app, bodies, protocol
 from gpuyard.service.app import _Reply
-from gpuyard.service.traffic import Traffic
 from tests.service.yard import Yard
 
 pytestmark = pytest.mark.slow
@@ -96,29 +94,6 @@ def test_who_does_not_read_is_given_up_on(monkeypatch: pytest.MonkeyPatch) -> No
 
     with pytest.raises(TimeoutError):
         asyncio.run(send())
-
-
-def test_questions_to_the_scheduler_wait_in_a_short_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(traffic, "MAX_THINKING_QUEUED", 3)
-
-    async def ask() -> list[str]:
-        counted = Traffic()
-        go = asyncio.Event()
-
-        async def think() -> str:
-            try:
-                async with counted.thinking():
-                    await go.wait()
-                    return "answered"
-            except RefusedError as error:
-                return error.reason
-
-        asked = [asyncio.create_task(think()) for _ in range(5)]
-        await asyncio.sleep(0)
-        go.set()
-        return list(await asyncio.gather(*asked))
-
-    assert asyncio.run(ask()) == ["answered"] * 3 + ["Busy"] * 2
 
 
 def test_a_submission_is_done_once_also_over_a_restart(tmp_path: Path) -> None:

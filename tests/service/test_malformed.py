@@ -239,7 +239,7 @@ CASES: dict[str, tuple[str, str, dict[str, Any], int, str, str]] = {
         },
         400,
         "BadField",
-        "",
+        "e[0]",
     ),
     "job: too large": ("POST", JOBS, body(b'{"name": "' + b"x" * (16 << 20) + b'"}'), 413, "TooLarge", ""),
     "job: a tag": ("POST", JOBS, {"content": "!!python/object:os.system {}", "headers": YAML}, 400, "BadField", ""),

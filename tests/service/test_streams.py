@@ -156,10 +156,11 @@ def test_there_are_only_so_many_streams_of_one_token(yard: Yard, monkeypatch: py
 
 def test_there_are_only_so_many_requests_at_once() -> None:
     traffic = Traffic()
-    held = [traffic.request() for _ in range(limits.MAX_IN_FLIGHT)]
+    users = [f"user-{number}" for number in range(limits.MAX_IN_FLIGHT)]
+    held = [traffic.request(user) for user in users]
     for one in held:
         one.__enter__()
-    with pytest.raises(Exception, match="requests are being answered"), traffic.request():
+    with pytest.raises(Exception, match="requests at once is used up"), traffic.request("one more"):
         pass
     for one in held:
         one.__exit__(None, None, None)

@@ -179,7 +179,7 @@ class SimulatedManager:
         snapshot = self.writing.snapshot if self.writing else None
         self._publish()
         if snapshot is not None:
-            self._keep(lambda: self.store.save_snapshot(snapshot))
+            self._keep(lambda: self.store.save_snapshot(snapshot.stored()))
 
     def _keep(self, write: Act) -> bool:
         """Write what can wait; where the database is away it does."""

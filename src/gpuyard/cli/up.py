@@ -71,6 +71,14 @@ _COMMON: tuple[Decorator, ...] = (
         metavar="N",
         help="Followed logs and events of one token at once.",
     ),
+    click.option(
+        "--max-job-body",
+        default="1Mi",
+        show_default=True,
+        envvar="GPUYARD_MAX_JOB_BODY",
+        metavar="SIZE",
+        help="Of a job or schedule that is sent to it; at most 16Mi.",
+    ),
 )
 
 
@@ -156,6 +164,7 @@ def _settings(common: dict[str, Any], **more: Any) -> Settings:  # noqa: ANN401
         Settings,
         next_port,
         read_address,
+        read_job_body,
         read_lease,
         read_streams_per_token,
     )
@@ -174,6 +183,7 @@ def _settings(common: dict[str, Any], **more: Any) -> Settings:  # noqa: ANN401
         lease_ms=read_lease(common["lease"]),
         uids=read_uid_range(common["job_uids"], "--job-uids") if common["job_uids"] else None,
         streams_per_token=read_streams_per_token(common["streams_per_token"]),
+        max_job_bytes=read_job_body(common["max_job_body"]),
         **more,
     )
 

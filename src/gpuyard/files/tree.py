@@ -2,7 +2,7 @@
 
 Place in the flow: source ─text─▶ **tree** ─Spot─▶ shape. It reads YAML as people mean it: numbers keep their text, so
 that 0.3 stays exact, and what different YAML versions read differently (`no`, `010`, `1:30`) is refused by name.
-Invariant: a tree has at most MAX_VALUES values with all aliases written out, nested at most MAX_NESTING deep.
+Invariant: a tree keeps to its `Limits` at every moment it is read: reading stops at the value that goes beyond one.
 """
 
 from __future__ import annotations
@@ -16,9 +16,8 @@ import msgspec
 import yaml
 
 from gpuyard.errors import InputError, Where
+from gpuyard.files.budget import LOCAL, Budget, Limits, Size
 
-MAX_VALUES: Final = 1_000_000
-MAX_NESTING: Final = 64
 MAX_DIGITS: Final = 18
 MAX_SHOWN: Final = 60
 """Characters of a value that an error message quotes."""
@@ -65,8 +64,6 @@ class Spot(msgspec.Struct):
     kind: Kind
     value: Value = None
     keys: dict[str, tuple[int, int]] = {}
-    weight: int = 1
-    """How many values it holds, itself included, with aliases written out."""
 
     @property
     def items(self) -> list[Spot]:
@@ -90,9 +87,9 @@ class Spot(msgspec.Struct):
                 return str(self.kind)
 
 
-def parse(text: str, file: str, example: str = EXAMPLE) -> Spot:
-    """The one document a file holds; `example` says where to find one, should it be empty."""
-    builder = _Builder(file)
+def parse(text: str, file: str, example: str = EXAMPLE, limits: Limits = LOCAL) -> Spot:
+    """Return the one document of a file; `example` names a sample file, for the error about an empty one."""
+    builder = _Builder(file, limits)
     try:
         for event in _events(text, file):
             builder.take(event)
@@ -115,20 +112,25 @@ class _Open(msgspec.Struct):
 
     spot: Spot
     anchor: str | None
+    before: Size
+    """What had been read when it began."""
     key: str | None = None
 
 
 class _Builder:
     """Takes the parser's events one by one; nesting is kept in a list, so that no input can exhaust the stack."""
 
-    def __init__(self, file: str) -> None:
+    def __init__(self, file: str, limits: Limits) -> None:
         self.file = file
+        self.budget = Budget(limits)
         self.root: Spot | None = None
         self.documents = 0
         self.open: list[_Open] = []
-        self.anchors: dict[str, Spot] = {}
+        self.anchors: dict[str, tuple[Spot, Size]] = {}
 
     def take(self, event: yaml.Event) -> None:
+        """Add one event to the tree, after the budget has admitted it."""
+        self._within_budget(event)
         match event:
             case yaml.ScalarEvent():
                 self._scalar(event)
@@ -142,6 +144,22 @@ class _Builder:
                 self._alias(event)
             case yaml.DocumentStartEvent():
                 self._document(event)
+
+    def _within_budget(self, event: yaml.Event) -> None:
+        """Refuse the event that goes beyond a limit, before anything is made of it."""
+        match event:
+            case yaml.ScalarEvent():
+                keys = len(self.open[-1].spot.keys) if self._key_expected() else None
+                over = self.budget.scalar(len(event.value), keys, anchor=event.anchor is not None)
+            case yaml.CollectionStartEvent():
+                over = self.budget.collection(len(self.open), anchor=event.anchor is not None)
+            case yaml.AliasEvent():
+                known = self.anchors.get(event.anchor or "")
+                over = self.budget.alias(known[1] if known else Size())
+            case _:
+                return
+        if over is not None:
+            raise self._error(over.what, event, fix=over.fix)
 
     def finish(self, example: str) -> Spot:
         if self.root is None or self.root.kind is Kind.NULL:
@@ -159,7 +177,7 @@ class _Builder:
             self._key(event)
             return
         spot = self._plain(event) if event.implicit[0] else self._spot(event, Kind.TEXT, event.value)
-        self._name(event.anchor, spot)
+        self._name(event.anchor, spot, Size(1, len(event.value)))
         self._add(spot)
 
     def _plain(self, event: yaml.ScalarEvent) -> Spot:
@@ -205,15 +223,13 @@ class _Builder:
         self._refuse_tag(event)
         if self._key_expected():
             raise self._error(f"{kind} cannot be a key", event, fix="a key is one word of text")
-        if len(self.open) >= MAX_NESTING:
-            raise self._error(f"nested more than {MAX_NESTING} deep", event, fix="no part of the format is that deep")
         spot = self._spot(event, kind, {} if kind is Kind.MAP else [])
         spot.keys = {}
-        self.open.append(_Open(spot, event.anchor))
+        self.open.append(_Open(spot, event.anchor, self.budget.used.without(Size(1))))
 
     def _end(self) -> None:
         done = self.open.pop()
-        self._name(done.anchor, done.spot)
+        self._name(done.anchor, done.spot, self.budget.used.without(done.before))
         self._add(done.spot)
 
     def _alias(self, event: yaml.AliasEvent) -> None:
@@ -224,7 +240,7 @@ class _Builder:
             raise self._error(f"&{name} contains itself", event, fix="write the value out")
         if name not in self.anchors:
             raise self._error(f"*{name} is used but &{name} is defined nowhere above", event, fix="define it first")
-        self._add(self.anchors[name])
+        self._add(self.anchors[name][0])
 
     def _key_expected(self) -> bool:
         return bool(self.open) and self.open[-1].spot.kind is Kind.MAP and self.open[-1].key is None
@@ -256,9 +272,9 @@ class _Builder:
         if text[0] in "+-.0123456789" and self._number_or_text(event, text).kind is not Kind.TEXT:
             raise self._error(f"the key {text} is a number", event, fix=f'as a name it needs quotes: "{text}"')
 
-    def _name(self, anchor: str | None, spot: Spot) -> None:
+    def _name(self, anchor: str | None, spot: Spot, size: Size) -> None:
         if anchor is not None:
-            self.anchors[anchor] = spot
+            self.anchors[anchor] = (spot, size)
 
     def _add(self, spot: Spot) -> None:
         if not self.open:
@@ -271,14 +287,6 @@ class _Builder:
             parent.key = None
         else:
             parent.spot.items.append(spot)
-        parent.spot.weight += spot.weight
-        if parent.spot.weight > MAX_VALUES:
-            where = Where(self.file, parent.spot.line, parent.spot.column)
-            raise InputError(
-                f"holds more than {MAX_VALUES} values once its aliases are written out",
-                where=where,
-                fix="use counts and ranges such as node-[1-100]",
-            )
 
     def _spot(
         self, event: yaml.Event, kind: Kind, value: str | int | bool | list[Spot] | dict[str, Spot] | None

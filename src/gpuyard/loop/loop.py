@@ -7,10 +7,13 @@ state. Invariant: the kept ledger equals one made from the world's snapshot.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from gpuyard.model.plan import Plan
 from gpuyard.model.reasons import Reason
+from gpuyard.model.snapshot import Change
 from gpuyard.policies.policy import DEFAULT, Policy
 from gpuyard.scheduler.cycle import plan
 from gpuyard.scheduler.ledger import Ledger
@@ -37,7 +40,11 @@ class Loop:
 
     def follow(self) -> None:
         """Take over what has changed."""
-        self.ledger.apply(self.world.observe())
+        self.take_over(self.world.observe())
+
+    def take_over(self, changes: Sequence[Change]) -> None:
+        """Take over what was observed: all of it, in the order it was observed."""
+        self.ledger.apply(changes)
 
     def plan(self) -> Plan:
         """Decide. Changes nothing, so it may run beside everything but `follow` and `carry_out`."""

@@ -3,7 +3,8 @@
 Place in the flow: agent ─Hello, Report, LogPiece, ReadParcel─▶ **agents** ─▶ manager ─Desired, ReadLog, ParcelPiece─▶
 **agents** ─▶ agent.
 An agent speaks for the machine its certificate names and for no other. What cannot be read, or is out of range, ends
-its session with a reason, and nothing else. Invariants: what is queued for an agent is bounded: of what should run only
+its session with a reason, and nothing else. All of it runs in the agents' thread (`agent_server.py`); what it asks of
+the manager is handed over (`handover.py`). Invariants: what is queued for an agent is bounded: of what should run only
 the newest word counts, and an agent that does not read is cut off; one that speaks too fast or comes too often is
 held back.
 """
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, Protocol
 
@@ -20,15 +21,11 @@ import grpc
 import msgspec
 
 from gpuyard import __version__
-from gpuyard.errors import ServiceError
 from gpuyard.service.agent_pace import SESSIONS_PER_MINUTE, Pace, Sessions
-from gpuyard.service.certificates import Pair, fingerprint_of
-from gpuyard.service.log_requests import Send
+from gpuyard.service.certificates import fingerprint_of
 from gpuyard.wire.agent_limits import cleaned_text, message_problem
 from gpuyard.wire.agent_reading import Unreadable, read_message
 from gpuyard.wire.agents import (
-    MAX_AGENT_MESSAGE_BYTES,
-    MAX_MESSAGE_BYTES,
     PROTOCOL,
     SERVICE,
     AgentMessage,
@@ -47,20 +44,20 @@ from gpuyard.worlds.standalone.node_health import isolation_problem
 from gpuyard.worlds.standalone.records import State
 
 MAX_QUEUED_LOGS: Final = 1_000
-STOP_S: Final = 1.0
 HELLO_S: Final = 10.0
 """Within which the first message must have come."""
-MAX_STREAMS: Final = 8
-"""Of one connection at once: an agent has one."""
-KEEPALIVE_MS: Final = 10_000
 
 _log = logging.getLogger(__name__)
+
+Send = Callable[[ManagerMessage], None]
+"""How an agent is told something: the one value by which its session is known."""
 
 
 class AgentsPort(Protocol):
     """What the door asks of the manager."""
 
-    lease_ms: int
+    @property
+    def lease_ms(self) -> int: ...
 
     @property
     def state(self) -> State: ...
@@ -262,42 +259,3 @@ class Door(grpc.GenericRpcHandler):
     def close(self) -> None:
         for outbox in self._sessions.values():
             outbox.close()
-
-
-class AgentServer:
-    """Listens for agents."""
-
-    def __init__(self, manager: AgentsPort, server_pair: Pair, authority_pem: bytes) -> None:
-        self._door = Door(manager)
-        options = [
-            ("grpc.max_receive_message_length", MAX_AGENT_MESSAGE_BYTES),
-            ("grpc.max_concurrent_streams", MAX_STREAMS),
-            ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
-            ("grpc.keepalive_time_ms", KEEPALIVE_MS),
-            ("grpc.keepalive_timeout_ms", KEEPALIVE_MS),
-            ("grpc.http2.min_recv_ping_interval_without_data_ms", KEEPALIVE_MS // 2),
-            ("grpc.so_reuseport", 0),
-        ]
-        self._server = grpc.aio.server(options=options)
-        self._server.add_generic_rpc_handlers((self._door,))
-        self._credentials = grpc.ssl_server_credentials(
-            [(server_pair.key, server_pair.certificate)], authority_pem, require_client_auth=True
-        )
-
-    async def start(self, address: str) -> int:
-        """The port it listens on."""
-        try:
-            port = self._server.add_secure_port(address, self._credentials)
-        except RuntimeError:
-            port = 0
-        if not port:
-            raise ServiceError(
-                f"agents cannot be listened for on {address}: the address is taken or not of this machine",
-                fix="choose another with --agents-listen HOST:PORT; --listen HOST:PORT moves this one, too",
-            )
-        await self._server.start()
-        return int(port)
-
-    async def stop(self) -> None:
-        self._door.close()
-        await self._server.stop(STOP_S)

@@ -76,8 +76,8 @@ class App:
         reply = _Reply(send, tls=self.service.settings.tls)
         scope["app"] = self
         try:
-            with self.service.traffic.request():
-                self._check(scope)
+            user = self._check(scope)
+            with self.service.traffic.request(user) as scope["gpuyard.request"]:
                 await self._route(scope, receive, reply)
         except Exception as error:
             await self._refuse(error, scope, receive, reply)
@@ -95,13 +95,17 @@ class App:
             if message["type"] == "lifespan.shutdown":
                 return
 
-    def _check(self, scope: Scope) -> None:
+    def _check(self, scope: Scope) -> str:
+        """Return the user who asks; empty where no credential is needed."""
         check_head(scope)
         check_host(scope, self._hosts)
         check_origin(scope, tls=self.service.settings.tls)
-        if scope["path"] not in self._open_paths:
-            client = scope.get("client")
-            scope["gpuyard.caller"] = self.service.signin.caller(Headers(scope=scope), client[0] if client else "")
+        if scope["path"] in self._open_paths:
+            return ""
+        client = scope.get("client")
+        caller = self.service.signin.caller(Headers(scope=scope), client[0] if client else "")
+        scope["gpuyard.caller"] = caller
+        return caller.user
 
     async def _route(self, scope: Scope, receive: Receive, reply: _Reply) -> None:
         try:

@@ -1,25 +1,35 @@
 """Bodies of requests: read within bounds of size and time, and taken for what they say they are.
 
-Place in the flow: ASGI ─bytes─▶ **bodies** ─▶ a value of the table's type, or the Place of a file's top. Invariant: no
-more than the bound is ever held, and a body without its kind is refused: no web form can be taken for a request.
+Place in the flow: ASGI ─bytes─▶ **bodies** ─▶ a value of the table's type, or the Place of a file's top, which is read
+in a thread of its own. Invariant: no more than the bound is ever held, and a body without its kind is refused: no web
+form can be taken for a request.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
-from typing import Any, Final
+import tempfile
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import IO, Any, Final, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 from starlette.types import Receive
 
 from gpuyard.errors import RefusedError
+from gpuyard.files.budget import Limits
 from gpuyard.files.place import Place
 from gpuyard.files.source import text_of
 from gpuyard.files.tree import parse
 from gpuyard.service.call import Call
-from gpuyard.service.limits import BODY_SECONDS
+from gpuyard.service.limits import BODY_SECONDS, FILE_LIMITS, JOB_LIMITS
 from gpuyard.service.problems import ProblemReason
+from gpuyard.wire.operations import JOB_FILE, SCHEDULE_FILE
+
+Hold = Callable[[int], None]
+Result = TypeVar("Result")
 
 JSON: Final = "application/json"
 YAML: Final = "application/yaml"
@@ -36,19 +46,44 @@ FILE_EXAMPLE: Final = "docs/job-file.md, docs/teams-file.md"
 _ESCAPE: Final = re.compile(r"\\(?:u([dD][89abAB][0-9a-fA-F]{2})\\u([dD][c-fC-F][0-9a-fA-F]{2})|.)", re.DOTALL)
 
 
-async def read_body(receive: Receive, declared: str, limit: int) -> bytes:
-    """The whole body, if it is not too large and comes in time."""
-    if declared.isdecimal() and int(declared) > limit:
-        raise too_large(limit)
+async def read_body(receive: Receive, declared: str, limit: int, hold: Hold) -> bytes:
+    """Return the whole body, if it is not too large and comes in time; `hold` counts what is held of it."""
+    pieces: list[bytes] = []
+    async with _in_time():
+        async for piece in _pieces(receive, declared, limit):
+            hold(len(piece))
+            pieces.append(piece)
+    return b"".join(pieces)
+
+
+async def read_upload(receive: Receive, declared: str, limit: int, hold: Hold) -> IO[bytes]:
+    """Return the whole body in a file without a name, which is written as it comes in and stands at its beginning."""
+    file: IO[bytes] = await asyncio.to_thread(tempfile.TemporaryFile)
+    try:
+        async with _in_time():
+            async for piece in _pieces(receive, declared, limit):
+                hold(len(piece))
+                await asyncio.to_thread(file.write, piece)
+        file.seek(0)
+    except BaseException:
+        file.close()
+        raise
+    return file
+
+
+@asynccontextmanager
+async def _in_time() -> AsyncIterator[None]:
     try:
         async with asyncio.timeout(BODY_SECONDS):
-            return await _read(receive, limit)
+            yield
     except TimeoutError:
         raise RefusedError(ProblemReason.TOO_SLOW, f"no whole body within {BODY_SECONDS:g} s", fix="again") from None
 
 
-async def _read(receive: Receive, limit: int) -> bytes:
-    pieces: list[bytes] = []
+async def _pieces(receive: Receive, declared: str, limit: int) -> AsyncIterator[bytes]:
+    """What comes in, until the body is whole or too large."""
+    if declared.isdecimal() and int(declared) > limit:
+        raise too_large(limit)
     size = 0
     more = True
     while more:
@@ -59,9 +94,8 @@ async def _read(receive: Receive, limit: int) -> bytes:
         size += len(piece)
         if size > limit:
             raise too_large(limit)
-        pieces.append(piece)
+        yield piece
         more = message.get("more_body", False)
-    return b"".join(pieces)
 
 
 def too_large(limit: int) -> RefusedError:
@@ -108,13 +142,27 @@ def decoded(body: bytes, kind: Any) -> object:  # noqa: ANN401 - the table's typ
     return value
 
 
-def file_of(call: Call) -> Place:
+async def read_apart(call: Call, read: Callable[[Place], Result]) -> Result:
+    """Read a body that is read like a file off the event loop, when it is its user's turn.
+
+    `read` makes a value of the top of the file. It runs in another thread: it may use values, never the state.
+    """
+    return await call.service.traffic.apart(call.caller.user, lambda: read(_file_of(call)))
+
+
+def _file_of(call: Call) -> Place:
     """The top of a body that is read like a file."""
     name = _FILES[call.media]
     text = text_of(call.body, name)
     if call.media == JSON:
         text = _ESCAPE.sub(_paired, text)
-    return Place(name, parse(text, name, FILE_EXAMPLE))
+    return Place(name, parse(text, name, FILE_EXAMPLE, _limits(call)))
+
+
+def _limits(call: Call) -> Limits:
+    if call.operation.body not in (JOB_FILE, SCHEDULE_FILE):
+        return FILE_LIMITS
+    return replace(JOB_LIMITS, text_characters=call.service.settings.max_job_bytes)
 
 
 def _paired(match: re.Match[str]) -> str:

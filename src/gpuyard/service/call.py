@@ -7,14 +7,14 @@ unchecked value.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
-from typing import Final
+from typing import IO, Final
 
 import msgspec
 
 from gpuyard.errors import RefusedError
 from gpuyard.service.certificates import Authority
 from gpuyard.service.encoded import Encoded
-from gpuyard.service.limits import MAX_PAGE, STREAMS_PER_TOKEN
+from gpuyard.service.limits import MAX_JOB_BYTES, MAX_PAGE, STREAMS_PER_TOKEN
 from gpuyard.service.port import ManagerPort
 from gpuyard.service.problems import ProblemReason
 from gpuyard.service.signin import SignIn
@@ -41,6 +41,8 @@ class Settings(msgspec.Struct, frozen=True):
     """Where agents connect: HOST:PORT."""
     authority: Authority | None = None
     streams_per_token: int = STREAMS_PER_TOKEN
+    max_job_bytes: int = MAX_JOB_BYTES
+    """Of the body of a job or schedule."""
     warnings: tuple[str, ...] = ()
     """What an operator should know about how it was started."""
 
@@ -68,6 +70,8 @@ class Call(msgspec.Struct, frozen=True):
     media: str = ""
     value: object = None
     """The body as the type the table names, where it is not read like a file."""
+    upload: IO[bytes] | None = None
+    """The body of an upload, in a file that is closed with the request."""
     if_match: int | None = None
     key: str = ""
     """The Idempotency-Key."""

@@ -26,7 +26,8 @@ from gpuyard.worlds.standalone.intents import DeclareLost, Intent
 from gpuyard.worlds.standalone.journal import Journal
 from gpuyard.worlds.standalone.records import KEPT_FINISHED_MS, MAX_FINISHED_KEPT
 from gpuyard.worlds.standalone.schedules import due_events
-from gpuyard.worlds.standalone.store.port import Entry, StoredSnapshot
+from gpuyard.worlds.standalone.snapshot_draft import SnapshotDraft
+from gpuyard.worlds.standalone.store.port import Entry
 from gpuyard.worlds.standalone.uids import UidRange, check_range, unnumbered
 from gpuyard.worlds.standalone.world import Standalone
 
@@ -39,7 +40,7 @@ class Batch(msgspec.Struct, frozen=True):
     entries: tuple[Entry, ...]
     messages: dict[str, Desired]
     seq: int
-    snapshot: StoredSnapshot | None = None
+    snapshot: SnapshotDraft | None = None
     """Where one is due: the state after the entries, to be saved once they are written."""
 
     @property

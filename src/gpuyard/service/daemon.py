@@ -23,7 +23,7 @@ from gpuyard.platform.clock import wall_ms
 from gpuyard.platform.files import write_private
 from gpuyard.platform.home import DATABASE_FILE, SERVER_FILE
 from gpuyard.platform.listening import host_name, local_addresses
-from gpuyard.service.agents import AgentServer
+from gpuyard.service.agent_server import AgentServer
 from gpuyard.service.certificates import Authority, fingerprint_of
 from gpuyard.service.faces import Face, Ground
 from gpuyard.service.lifetime import make_state_folder

@@ -27,8 +27,8 @@ from gpuyard.service.clock import Clock
 from gpuyard.service.core import Batch, Core
 from gpuyard.service.days import all_sums
 from gpuyard.service.log_requests import LogRequests, Send, SessionEndedError
-from gpuyard.service.port import Done, ParcelSource
-from gpuyard.service.questions import Questions
+from gpuyard.service.port import Done, DryRun, ParcelSource
+from gpuyard.service.questions import Questions, candidate, copy_of
 from gpuyard.service.readiness import Cause, Readiness
 from gpuyard.service.sentences import sentence
 from gpuyard.service.stats import Stats
@@ -49,14 +49,17 @@ from gpuyard.worlds.standalone.intents import Intent, RunSchedule, Submission, S
 from gpuyard.worlds.standalone.journal import is_written, load
 from gpuyard.worlds.standalone.records import State, jobs_on
 from gpuyard.worlds.standalone.retention import oldest_kept, spans_of
+from gpuyard.worlds.standalone.snapshot_draft import SnapshotDraft
 from gpuyard.worlds.standalone.store.checks import not_next
-from gpuyard.worlds.standalone.store.port import DailySum, Entry, Store, StoredSnapshot
+from gpuyard.worlds.standalone.store.port import DailySum, Entry, Store
 from gpuyard.worlds.standalone.submitting import submitted_before
 from gpuyard.worlds.standalone.uids import UidRange
 
 TICK_MS: Final = 1_000
 REPLAN_MS: Final = 5_000
 """Where somebody waits a cycle is due after so long even if nothing has changed: limits and delays run out."""
+MAX_FOLLOWED_AT_ONCE: Final = 200
+"""Changes that the event loop itself takes over into the ledger."""
 LONG_CYCLE_MS: Final = 10
 LONGEST_PAUSE_MS: Final = 250
 LOOK_EVERY_MS: Final = 2_000
@@ -124,6 +127,7 @@ class Manager:
         self.failed: asyncio.Future[None] | None = None
         self._writing = ThreadPoolExecutor(1, "gpuyard-store")
         self._thinking = ThreadPoolExecutor(1, "gpuyard-plan")
+        self._checking = ThreadPoolExecutor(1, "gpuyard-check")
         self._books = asyncio.Lock()
         self._dirty = asyncio.Event()
         self._due = asyncio.Event()
@@ -187,7 +191,7 @@ class Manager:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._wake_waiting()
         await self._in(self._writing, self.store.close)
-        for pool in (self._writing, self._thinking):
+        for pool in (self._writing, self._thinking, self._checking):
             pool.shutdown()
 
     async def _guard(self, part: Callable[[], Awaitable[None]]) -> None:
@@ -294,9 +298,9 @@ class Manager:
             except StoreWaitError:
                 await asyncio.sleep(REOPEN_MS / 1000)
 
-    async def _keep_snapshot(self, snapshot: StoredSnapshot | None) -> None:
+    async def _keep_snapshot(self, snapshot: SnapshotDraft | None) -> None:
         if snapshot is not None:
-            await self._keep(lambda: self.store.save_snapshot(snapshot))
+            await self._keep(lambda: self.store.save_snapshot(snapshot.stored()))
 
     async def _keep(self, write: Callable[[], object]) -> bool:
         """Write what can wait. Where the database is away it does: the next append finds it again."""
@@ -352,8 +356,9 @@ class Manager:
             self._due.clear()
             async with self._books:
                 began = monotonic_ms()
-                self.core.loop.follow()
+                await self._follow()
                 decided = await self._in(self._thinking, self.core.loop.plan)
+                await self._follow()
                 self.core.loop.carry_out(decided)
                 took_ms = monotonic_ms() - began
                 self.stats.cycle_done(took_ms)
@@ -365,8 +370,16 @@ class Manager:
     async def _ask(self, question: Callable[[], Result]) -> Result:
         """Ask the core while nobody changes its books."""
         async with self._books:
-            self.core.loop.follow()
+            await self._follow()
             return await self._in(self._thinking, question)
+
+    async def _follow(self) -> None:
+        """Bring the ledger up to date, by the thread that plans where that takes a while; `_books` is held."""
+        changes = self.core.loop.world.observe()
+        if len(changes) <= MAX_FOLLOWED_AT_ONCE:
+            self.core.loop.take_over(changes)
+        else:
+            await self._in(self._thinking, lambda: self.core.loop.take_over(changes))
 
     async def _tick(self) -> None:
         while True:
@@ -460,9 +473,9 @@ class Manager:
     async def note(self, about: str, what: str, team: str, caller: Caller) -> None:
         await self.record([Noted(about, what, team)], caller.user)
 
-    async def dry_run(self, intent: Intent, caller: Caller) -> Difference:
-        changes = self.questions.changes_of(intent, self.core.recorded.now_ms())
-        return await self._ask(lambda: self.questions.what_if(changes))
+    async def dry_run(self, intent: Intent, caller: Caller) -> DryRun:
+        scratch, now_ms = copy_of(self.state), self.core.recorded.now_ms()
+        return await self._ask(lambda: self.questions.dry_run(scratch, intent, now_ms))
 
     # ------------------------------------------------------------------------------------------------------ questions
 
@@ -473,7 +486,12 @@ class Manager:
         return await self._ask(lambda: self.questions.plan_with(submission))
 
     async def never(self, submission: Submission) -> tuple[Reason, ...]:
-        return self.questions.never(submission)
+        empty, form = self.questions.empty_cluster(), submission.form
+        known = empty.known(form) if empty is not None else ()
+        if empty is None or known is not None:
+            return known or ()
+        asked = candidate(submission, self.clock.wall_ms())
+        return await self._in(self._checking, lambda: empty.never(form, asked))
 
     async def what_if(self, changes: tuple[Change, ...]) -> Difference:
         return await self._ask(lambda: self.questions.what_if(changes))
@@ -487,8 +505,8 @@ class Manager:
     def gpu_use(self) -> dict[tuple[str, int], int]:
         return {task: percent for contact in self.core.hub.contacts.values() for task, percent in contact.use.items()}
 
-    def snapshot(self) -> Snapshot:
-        return self.core.loop.ledger.snapshot()
+    async def snapshot(self) -> Snapshot:
+        return await self._ask(self.core.loop.ledger.snapshot)
 
     def standing(self) -> tuple[QueueStanding, ...]:
         """As of now, or where a plan is just being made, as of the one before."""

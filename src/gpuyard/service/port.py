@@ -20,7 +20,7 @@ from gpuyard.service.stats import Stats
 from gpuyard.wire.access import Caller
 from gpuyard.wire.agents import AttemptId, LogPiece
 from gpuyard.worlds.standalone.intents import Intent, Submission
-from gpuyard.worlds.standalone.records import State
+from gpuyard.worlds.standalone.records import JobRecord, State
 from gpuyard.worlds.standalone.store.port import DailySum, Entry
 
 
@@ -31,6 +31,14 @@ class Done(msgspec.Struct, frozen=True):
     """The last entry of the log it led to."""
     jobs: tuple[str, ...] = ()
     """The jobs it made or touched."""
+
+
+class DryRun(msgspec.Struct, frozen=True):
+    """What an intent would do."""
+
+    difference: Difference
+    jobs: tuple[JobRecord, ...] = ()
+    """Those it would submit, by the ids they would get now."""
 
 
 class Subscription(Protocol):
@@ -86,7 +94,7 @@ class ManagerPort(Protocol):
     async def note(self, about: str, what: str, team: str, caller: Caller) -> None:
         """For the audit: what somebody did beside the state. Durable when it returns."""
 
-    async def dry_run(self, intent: Intent, caller: Caller) -> Difference:
+    async def dry_run(self, intent: Intent, caller: Caller) -> DryRun:
         """Who would start, stop or wait. Nothing is done; refused as `do` would."""
 
     async def explain(self, job: str) -> Explanation: ...
@@ -129,7 +137,7 @@ class ManagerPort(Protocol):
     def gpu_use(self) -> Mapping[tuple[str, int], int]:
         """(job, task) → per cent its GPUs were used, as its machine last said."""
 
-    def snapshot(self) -> Snapshot:
+    async def snapshot(self) -> Snapshot:
         """The state as the core sees it."""
 
     def standing(self) -> tuple[QueueStanding, ...]:

@@ -17,27 +17,25 @@ from gpuyard.model.difference import Difference
 from gpuyard.model.explanation import Explanation, Forecast, QueueStanding, Standing
 from gpuyard.model.jobs import Job
 from gpuyard.model.plan import Plan
-from gpuyard.model.reasons import Reason
 from gpuyard.model.snapshot import Change, JobSeen, Snapshot, TimePassed
 from gpuyard.scheduler.cycle import plan
 from gpuyard.scheduler.explain import explain_on, standings
 from gpuyard.scheduler.forecast import forecast
-from gpuyard.scheduler.ledger import Ledger
 from gpuyard.scheduler.what_if import what_if_on
+from gpuyard.service.empty_cluster import EmptyCluster
+from gpuyard.service.port import DryRun
 from gpuyard.worlds.standalone.consequences import state_of
 from gpuyard.worlds.standalone.decide import decide
+from gpuyard.worlds.standalone.events import JobSubmitted
 from gpuyard.worlds.standalone.intents import Intent, Submission
 from gpuyard.worlds.standalone.journal import Journal
 from gpuyard.worlds.standalone.lifecycle import OVER, JobState
 from gpuyard.worlds.standalone.records import JobRecord, State
-from gpuyard.worlds.standalone.snapshot import MACHINES, node_seen_as
+from gpuyard.worlds.standalone.snapshot import node_seen_as
 from gpuyard.worlds.standalone.world import Standalone
 
 MAX_FORECAST_JOBS: Final = 500
 """With more jobs waiting, lists leave the estimated start out; `explain` still gives it."""
-
-MAX_REMEMBERED: Final = 1_000
-"""Kinds of jobs of which it is known whether they can ever run."""
 
 CANDIDATE: Final = "new"
 """The id of a job that is only asked about."""
@@ -49,8 +47,7 @@ class Questions:
     def __init__(self, loop: Loop, state: State) -> None:
         self.loop = loop
         self.state = state
-        self._empty: tuple[object, Ledger] | None = None
-        self._never: dict[Job, tuple[Reason, ...]] = {}
+        self._empty: EmptyCluster | None = None
         self._forecasts: tuple[int, dict[str, Forecast]] = (-1, {})
 
     def explain(self, job: str) -> Explanation:
@@ -69,48 +66,30 @@ class Questions:
         ledger.apply([JobSeen(candidate(submission, ledger.now_ms))])
         return plan(ledger, self.loop.policy), ledger.snapshot()
 
-    def never(self, submission: Submission) -> tuple[Reason, ...]:
-        """What would keep the job from starting even if the cluster were empty; nothing where it could."""
-        empty = self._empty_cluster()
-        if empty is None:
-            return ()
-        known = self._never.get(submission.form)
-        if known is None:
-            ledger = empty.fork()
-            ledger.apply([JobSeen(candidate(submission, ledger.now_ms))])
-            reasons = plan(ledger, self.loop.policy).reasons_for(CANDIDATE)
-            known = tuple(reason for reason in reasons if reason.never)
-            self._remember(submission.form, known)
-        return known
-
-    def _remember(self, form: Job, never: tuple[Reason, ...]) -> None:
-        """Most jobs are like many before them."""
-        if len(self._never) >= MAX_REMEMBERED:
-            self._never.clear()
-        self._never[form] = never
-
-    def _empty_cluster(self) -> Ledger | None:
-        """The cluster with everybody up and nobody there; None while no machine has ever been seen."""
+    def empty_cluster(self) -> EmptyCluster | None:
+        """The cluster with everything up and nothing running; None while no machine has ever been seen."""
         nodes = tuple(
             replace(node_seen_as(node), ready=True, cordoned=False) for node in self.state.nodes.values() if node.seen
         )
         if not nodes:
             return None
-        key = (nodes, self.state.queues)
-        if self._empty is None or self._empty[0] != key:
-            self._never.clear()
-            self._empty = (key, Ledger.of(Snapshot(nodes, self.state.queues, topologies=(MACHINES,))))
-        return self._empty[1]
+        before = self._empty
+        if before is None or (before.nodes, before.queues) != (nodes, self.state.queues):
+            self._empty = EmptyCluster(nodes, self.state.queues, self.loop.policy)
+        return self._empty
 
     def what_if(self, changes: tuple[Change, ...]) -> Difference:
         return what_if_on(self.loop.ledger, changes, self.loop.policy)
 
-    def changes_of(self, intent: Intent, now_ms: int) -> tuple[Change, ...]:
-        """What an intent would change for the scheduler; refused as it would be."""
-        scratch = Journal(_copy(self.state))
-        world = Standalone(scratch, lambda: now_ms)
-        scratch.record(decide(scratch.state, intent, now_ms), now_ms)
-        return tuple(change for change in world.observe() if not isinstance(change, TimePassed))
+    def dry_run(self, scratch: State, intent: Intent, now_ms: int) -> DryRun:
+        """What would come of an intent, tried on a state of its own; refused as the intent would be."""
+        journal = Journal(scratch)
+        world = Standalone(journal, lambda: now_ms)
+        events = list(decide(scratch, intent, now_ms))
+        journal.record(events, now_ms)
+        changes = tuple(change for change in world.observe() if not isinstance(change, TimePassed))
+        jobs = tuple(event.job for event in events if isinstance(event, JobSubmitted))
+        return DryRun(self.what_if(changes), jobs)
 
     def forecasts(self, jobs: Sequence[str]) -> dict[str, Forecast]:
         """When these are thought to start; empty where too many wait."""
@@ -147,11 +126,13 @@ def candidate(submission: Submission, now_ms: int) -> Job:
     return replace(form, id=CANDIDATE, tasks=tasks, submitted_at_ms=now_ms)
 
 
-def _copy(state: State) -> State:
+def copy_of(state: State) -> State:
     """A state that can be changed apart: its records are values and are shared."""
     scratch = copy.copy(state)
     for name in ("jobs", "arrays", "nodes", "teams", "users", "tokens", "receipts", "schedules"):
         setattr(scratch, name, dict(getattr(state, name)))
-    for name in ("dependents", "placed", "finished", "moves", "meter"):
-        setattr(scratch, name, copy.deepcopy(getattr(state, name)))
+    scratch.dependents = {job: list(waiting) for job, waiting in state.dependents.items()}
+    scratch.placed = {node: dict(jobs) for node, jobs in state.placed.items()}
+    scratch.finished, scratch.moves = list(state.finished), list(state.moves)
+    scratch.meter = copy.deepcopy(state.meter)
     return scratch

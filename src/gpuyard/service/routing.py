@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from typing import IO, Final
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -19,10 +19,17 @@ from starlette.types import Receive, Scope, Send
 
 from gpuyard.errors import RefusedError
 from gpuyard.service.authorise import admit
-from gpuyard.service.bodies import check_kind, check_media, decoded, media_of, read_body
-from gpuyard.service.call import Answer, Call, Service
+from gpuyard.service.bodies import check_kind, check_media, decoded, media_of, read_body, read_upload
+from gpuyard.service.call import Answer, Call, Service, Settings
 from gpuyard.service.handlers import HANDLERS, Handler
-from gpuyard.service.limits import MAX_BODY_BYTES, MAX_FILE_BYTES, MAX_KEY_LENGTH, MAX_QUERY_BYTES
+from gpuyard.service.limits import (
+    MAX_BODY_BYTES,
+    MAX_FILE_BYTES,
+    MAX_KEY_LENGTH,
+    MAX_QUERY_BYTES,
+    MAX_UPLOAD_BYTES,
+    SMALL_BODY_BYTES,
+)
 from gpuyard.service.problems import ProblemReason
 from gpuyard.service.protocol import connection_of
 from gpuyard.service.rights import Rights, answered
@@ -91,12 +98,16 @@ class PathEndpoint:
             raise wrong_method(scope)
         scope["gpuyard.operation"] = operation.name
         call = await read_call(self._service(), operation, request)
-        answer = await answered(call, self._handlers[operation.name])
         try:
-            await response_of(call, answer)(scope, receive, send)
+            answer = await answered(call, self._handlers[operation.name])
+            try:
+                await response_of(call, answer)(scope, receive, send)
+            finally:
+                if answer.release is not None:
+                    answer.release()
         finally:
-            if answer.release is not None:
-                answer.release()
+            if call.upload is not None:
+                call.upload.close()
 
 
 # ------------------------------------------------------------------------------------------------------------- reading
@@ -107,7 +118,8 @@ async def read_call(service: Service, operation: Operation, request: Request) ->
     caller = request.scope.get("gpuyard.caller", NOBODY)
     admit(caller, operation)
     query = read_query(operation.query, request.scope.get("query_string", b""))
-    media, body, value = await _body(operation, request)
+    media = _media(operation, request)
+    body, value, upload = await _body(service, operation, request, caller.user)
     connection = connection_of(request.scope)
     return Call(
         service=service,
@@ -118,6 +130,7 @@ async def read_call(service: Service, operation: Operation, request: Request) ->
         body=body,
         media=media,
         value=value,
+        upload=upload,
         if_match=_if_match(request.headers.get("if-match")),
         key=_key(request.headers.get("idempotency-key")),
         last_event=_last_event(request.headers.get("last-event-id")) if operation.name == "list_events" else None,
@@ -126,21 +139,50 @@ async def read_call(service: Service, operation: Operation, request: Request) ->
     )
 
 
-async def _body(operation: Operation, request: Request) -> tuple[str, bytes, object]:
+def _media(operation: Operation, request: Request) -> str:
+    """The kind of the body, which is one that the operation takes; empty where it takes none."""
     if operation.body is None:
-        return "", b"", None
+        return ""
     media = media_of(request.headers.get("content-type", ""))
-    as_bytes = isinstance(operation.body, str) and operation.body in BYTE_BODIES
-    file = operation.body in FILE_BODIES
-    if as_bytes:
+    if _is_bytes(operation):
         check_kind(media, BYTE_BODIES[operation.body])
     else:
-        check_media(media, file=file)
+        check_media(media, file=operation.body in FILE_BODIES)
     if request.headers.get("content-encoding", "identity") != "identity":
         raise RefusedError(ProblemReason.WRONG_MEDIA, "an encoded body is not read", fix="send it as it is")
-    limit = MAX_FILE_BYTES if file or operation.body == ARCHIVE else MAX_BODY_BYTES
-    body = await read_body(request.receive, request.headers.get("content-length", ""), limit)
-    return media, body, None if file or as_bytes else decoded(body, operation.body)
+    return media
+
+
+async def _body(
+    service: Service, operation: Operation, request: Request, user: str
+) -> tuple[bytes, object, IO[bytes] | None]:
+    """The body as bytes, as a value of the table's type, or as a file."""
+    if operation.body is None:
+        return b"", None, None
+    declared, hold = request.headers.get("content-length", ""), request.scope["gpuyard.request"].hold
+    limit = body_limit(service.settings, operation)
+    if operation.body == ARCHIVE:
+        return b"", None, await read_upload(request.receive, declared, limit, hold)
+    body = await read_body(request.receive, declared, limit, hold)
+    if _is_bytes(operation) or operation.body in FILE_BODIES:
+        return body, None, None
+    if len(body) <= SMALL_BODY_BYTES:
+        return body, decoded(body, operation.body), None
+    async with service.traffic.reading.turn(user):
+        return body, decoded(body, operation.body), None
+
+
+def body_limit(settings: Settings, operation: Operation) -> int:
+    """The most bytes that the body of an operation may have."""
+    if operation.body in (JOB_FILE, SCHEDULE_FILE):
+        return settings.max_job_bytes
+    if operation.body == ARCHIVE:
+        return MAX_UPLOAD_BYTES
+    return MAX_FILE_BYTES if operation.body in FILE_BODIES else MAX_BODY_BYTES
+
+
+def _is_bytes(operation: Operation) -> bool:
+    return isinstance(operation.body, str) and operation.body in BYTE_BODIES
 
 
 def read_query(parameters: tuple[Parameter, ...], raw: bytes) -> dict[str, object]:

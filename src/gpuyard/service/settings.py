@@ -10,8 +10,9 @@ import msgspec
 
 from gpuyard.errors import InputError, ServiceError
 from gpuyard.files.durations import duration_ms
+from gpuyard.model.quantities import memory_bytes
 from gpuyard.platform.home import kept_database
-from gpuyard.service.limits import MAX_WATCHERS, STREAMS_PER_TOKEN
+from gpuyard.service.limits import LEAST_JOB_BYTES, MAX_JOB_BYTES, MAX_WATCHERS, MOST_JOB_BYTES, STREAMS_PER_TOKEN
 from gpuyard.wire.agents import DEFAULT_LEASE_MS
 from gpuyard.worlds.standalone.uids import UidRange
 
@@ -77,6 +78,8 @@ class Settings(msgspec.Struct, frozen=True):
     uids: UidRange | None = None
     """Where users get the numbers from that their jobs run as; None: as before, and at first the usual ones."""
     streams_per_token: int = STREAMS_PER_TOKEN
+    max_job_bytes: int = MAX_JOB_BYTES
+    """Of the body of a job or schedule."""
 
     @property
     def tls(self) -> bool:
@@ -120,3 +123,12 @@ def read_lease(text: str) -> int:
             fix=f"at least {MIN_LEASE_MS // 1000}s; 60s outlives a restart of the manager",
         )
     return lease_ms
+
+
+def read_job_body(text: str) -> int:
+    """The bytes that the body of a job may have: `1Mi`, `512Ki`."""
+    size = memory_bytes(text, "--max-job-body")
+    if not LEAST_JOB_BYTES <= size <= MOST_JOB_BYTES:
+        least, most = f"{LEAST_JOB_BYTES >> 10}Ki", f"{MOST_JOB_BYTES >> 20}Mi"
+        raise InputError(f"--max-job-body {text} is out of range", fix=f"from {least} to {most}; 1Mi unless given")
+    return size

@@ -79,6 +79,7 @@ class WebServer:
                 agents=str(agents),
                 authority=authority,
                 streams_per_token=settings.streams_per_token,
+                max_job_bytes=settings.max_job_bytes,
                 warnings=_warnings(settings),
             ),
             faces,

@@ -58,7 +58,7 @@ def test_a_snapshot_and_the_log_after_it_give_the_same_as_the_log_alone() -> Non
     store = MemoryStore(MemoryDisk())
     store.open()
     store.append(yard.journal.take_pending())
-    store.save_snapshot(yard.journal.snapshot())
+    store.save_snapshot(yard.journal.snapshot().stored())
     id = yard.submit()
     yard.run(id)
     store.append(yard.journal.take_pending())

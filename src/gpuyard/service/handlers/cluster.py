@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Final
+
+import msgspec
 
 from gpuyard.errors import RefusedError
 from gpuyard.model.quantities import format_milli
@@ -46,7 +49,13 @@ async def metrics(call: Call) -> Answer:
 
 
 async def describe(call: Call) -> Answer:
-    return Answer(openapi(call.service.settings.version))
+    return Answer(text=_description(call.service.settings.version), media=call.operation.media)
+
+
+@lru_cache(maxsize=1)
+def _description(version: str) -> str:
+    """It is long, and changes with the version only."""
+    return msgspec.json.encode(openapi(version)).decode()
 
 
 async def status(call: Call) -> Answer:

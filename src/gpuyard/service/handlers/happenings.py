@@ -13,6 +13,7 @@ from gpuyard.service.happened import Reader
 from gpuyard.service.limits import MAX_NAME_LENGTH, MAX_USAGE_ROWS
 from gpuyard.service.moments import read_moment
 from gpuyard.service.problems import ProblemReason
+from gpuyard.service.slices import in_slices
 from gpuyard.service.streams import SSE_MEDIA, check_last_event, last_words, watch
 from gpuyard.service.usage import KEYS, usage_rows
 from gpuyard.wire.access import Permission
@@ -33,7 +34,7 @@ async def list_events(call: Call) -> Answer:
     reader = Reader(call, Permission.SEE_JOBS, _object(call), frozenset(kinds))
     if call.flag("watch"):
         check_last_event(call)
-        release = call.service.traffic.open_stream(call.caller.token)
+        release = call.service.traffic.open_stream(call.caller.token, call.caller.user)
         return Answer(
             stream=watch(call, reader), target=reader.follow, parting=last_words, media=SSE_MEDIA, release=release
         )
@@ -82,19 +83,20 @@ async def _page(call: Call, reader: Reader, kinds: tuple[str, ...], actor: str, 
     since_ms = read_moment(call.text("since"), call.manager.now_ms(), "since") or 0
     found: list[EventObject] = []
     for _ in range(MAX_LOOKED_THROUGH):
-        entries = await call.manager.history(
-            object=call.text("object"),
-            kinds=kinds,
-            actor=actor,
-            teams=reader.teams,
-            since_ms=since_ms,
-            until_ms=until_ms,
-            before_seq=before,
-            limit=limit,
-        )
-        for entry in entries:
+        async with call.service.traffic.searching.turn(call.caller.user):
+            entries = await call.manager.history(
+                object=call.text("object"),
+                kinds=kinds,
+                actor=actor,
+                teams=reader.teams,
+                since_ms=since_ms,
+                until_ms=until_ms,
+                before_seq=before,
+                limit=limit,
+            )
+        told = await in_slices(entries, lambda entry: reader.told(entry) if reader.wants(entry) else None)
+        for entry, seen in zip(entries, told, strict=True):
             before = entry.seq
-            seen = reader.told(entry) if reader.wants(entry) else None
             if seen is not None:
                 found.append(seen)
             if len(found) == limit:
@@ -113,8 +115,10 @@ async def usage(call: Call) -> Answer:
     until = day_of(now_ms if until_ms is None else until_ms)
     by = _by(call)
     teams = seen_teams(call)
-    sums = [one for one in await call.manager.sums(since, until) if teams is None or one.team in teams]
-    rows = usage_rows(sums, by)
+    async with call.service.traffic.searching.turn(call.caller.user):
+        found = await call.manager.sums(since, until)
+    sums = [one for one in found if teams is None or one.team in teams]
+    rows = await call.service.traffic.apart(call.caller.user, lambda: usage_rows(sums, by))
     if len(rows) > MAX_USAGE_ROWS:
         what = f"{len(rows)} rows are more than {MAX_USAGE_ROWS}"
         raise RefusedError(ProblemReason.BAD_PARAMETER, what, fix="ask for fewer days, or by fewer keys", field="by")

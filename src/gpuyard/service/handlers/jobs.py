@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import islice
-from typing import Final
+from typing import Final, TypeVar
 
 from msgspec.structs import replace
 
 from gpuyard.errors import RefusedError
-from gpuyard.model.explanation import Explanation, Standing, exit_code
+from gpuyard.model.explanation import Explanation, Forecast, Standing, exit_code
 from gpuyard.service.authorise import Sight, job_for, sees_secrets
 from gpuyard.service.call import Answer, Call
 from gpuyard.service.cursor import after, next_cursor
@@ -19,12 +19,16 @@ from gpuyard.service.problems import ProblemReason
 from gpuyard.service.redact import Veil
 from gpuyard.service.unhealthy import unhealthy_nodes
 from gpuyard.service.views import Outlook, job_detail, job_object
-from gpuyard.wire.rest import ExplanationObject, Page, Scale
+from gpuyard.wire.rest import ExplanationObject, JobObject, Page, Scale
 from gpuyard.worlds.standalone.intents import VERBS, ScaleJob, Steer
 from gpuyard.worlds.standalone.lifecycle import OVER, JobState
 from gpuyard.worlds.standalone.records import JobRecord, Then
 
+Result = TypeVar("Result")
+
 ACTIVE: Final = "active"
+MAX_AT_ONCE: Final = 100
+"""Jobs, and tasks of jobs, that the event loop looks through by itself."""
 _MAY_WAIT: Final = frozenset({JobState.WAITING, JobState.STARTING, JobState.RUNNING})
 
 _ALREADY: Final[dict[str, Callable[[JobRecord], bool]]] = {
@@ -42,14 +46,25 @@ _ALREADY: Final[dict[str, Callable[[JobRecord], bool]]] = {
 
 
 async def list_jobs(call: Call) -> Answer:
-    limit = call.limit
-    found = list(islice(_matching(call), limit + 1))
+    limit, matching = call.limit, _matching(call)
+    # Few jobs are looked through at once; many off the event loop, when it is the caller's turn.
+    found = await _of_many(call, len(call.state.jobs), lambda: list(islice(matching, limit + 1)))
     page = found[:limit]
     outlooks = await outlooks_of(call, page, estimate=call.flag("estimate"))
-    veil = Veil(call.state, call.caller)
     more = next_cursor(call, position(page[-1].id)) if len(found) > limit else None
-    items = tuple(job_object(job, veil, outlooks[job.id]) for job in page)
+    items = await job_objects(call, [(job, outlooks[job.id]) for job in page])
     return Answer(Page(items, more, call.state.seq))
+
+
+async def job_objects(call: Call, jobs: list[tuple[JobRecord, Outlook]]) -> tuple[JobObject, ...]:
+    veil = Veil(call.state, call.caller)
+    size = sum(len(job.tasks) for job, _ in jobs)
+    return await _of_many(call, size, lambda: tuple(job_object(job, veil, outlook) for job, outlook in jobs))
+
+
+async def _of_many(call: Call, count: int, make: Callable[[], Result]) -> Result:
+    """Make an answer of so many things: of few at once, of many in another thread, so of values alone."""
+    return make() if count <= MAX_AT_ONCE else await call.service.traffic.apart(call.caller.user, make)
 
 
 def position(id: str) -> tuple[int, int]:
@@ -61,10 +76,12 @@ def position(id: str) -> tuple[int, int]:
 def _matching(call: Call) -> Iterator[JobRecord]:
     """Newest first. Jobs are kept in the order they were submitted, so nothing is sorted."""
     before = after(call, (int, int))
-    wanted, sight = _filter(call), Sight(call.caller)
-    for job in reversed(call.state.jobs.values()):
-        if wanted(job) and sight.sees(job) and (before is None or position(job.id) < before):
-            yield job
+    wanted, sight, jobs = _filter(call), Sight(call.caller), list(call.state.jobs.values())
+    return (
+        job
+        for job in reversed(jobs)
+        if wanted(job) and sight.sees(job) and (before is None or position(job.id) < before)
+    )
 
 
 def _filter(call: Call) -> Callable[[JobRecord], bool]:
@@ -109,7 +126,10 @@ def _labels(text: str) -> frozenset[tuple[str, str]]:
 async def outlooks_of(call: Call, jobs: list[JobRecord], *, estimate: bool) -> dict[str, Outlook]:
     """What the scheduler last said about these jobs, and if asked when they are thought to start."""
     waiting = [job.id for job in jobs if job.state is JobState.WAITING]
-    forecasts = await call.manager.forecasts(waiting) if waiting and estimate else {}
+    forecasts: dict[str, Forecast] = {}
+    if waiting and estimate:
+        async with call.service.traffic.thinking.turn(call.caller.user):
+            forecasts = await call.manager.forecasts(waiting)
     return {
         job.id: Outlook(call.manager.waiting_reasons(job.id) if job.state in _MAY_WAIT else (), forecasts.get(job.id))
         for job in jobs
@@ -124,7 +144,8 @@ async def get_job(call: Call) -> Answer:
     outlooks = await outlooks_of(call, [job], estimate=True)
     use = {task: percent for (id, task), percent in call.manager.gpu_use().items() if id == job.id}
     outlook = replace(outlooks[job.id], gpu_use=use)
-    detail = job_detail(job, Veil(call.state, call.caller), outlook, secrets=sees_secrets(call.caller, job))
+    veil, secrets = Veil(call.state, call.caller), sees_secrets(call.caller, job)
+    detail = await _of_many(call, len(job.tasks), lambda: job_detail(job, veil, outlook, secrets=secrets))
     return Answer(detail, revision=job.revision)
 
 
@@ -132,7 +153,7 @@ async def explain_job(call: Call) -> Answer:
     job = job_for(call)
     explanation = Explanation(job.id, job.team, Standing.FINISHED)
     if not job.over:
-        async with call.service.traffic.thinking():
+        async with call.service.traffic.thinking.turn(call.caller.user):
             explanation = await call.manager.explain(job.id)
     now_ms = call.manager.now_ms()
     veil = Veil(call.state, call.caller)

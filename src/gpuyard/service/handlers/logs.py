@@ -30,7 +30,7 @@ async def read_logs(call: Call) -> Answer:
     task, limit, since_ms = _task(call, job), _limit(call), _since(call)
     with ExitStack() as held:
         if follow:
-            held.callback(call.service.traffic.open_stream(call.caller.token))
+            held.callback(call.service.traffic.open_stream(call.caller.token, call.caller.user))
         # The first piece is read before anything is answered, so that a problem is still one.
         async with Rights(call, job_for).held():
             if follow:

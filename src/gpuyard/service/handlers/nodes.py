@@ -15,6 +15,7 @@ from gpuyard.service.cursor import after, next_cursor
 from gpuyard.service.limits import MAX_LABEL_LENGTH
 from gpuyard.service.problems import ProblemReason
 from gpuyard.service.redact import Veil
+from gpuyard.service.slices import in_slices
 from gpuyard.service.views import device_objects, node_object
 from gpuyard.wire.rest import Joined, JoinRequest, NodeChange, Page
 from gpuyard.worlds.standalone.intents import (
@@ -44,9 +45,11 @@ async def list_nodes(call: Call) -> Answer:
     names = (name for name in sorted(call.state.nodes) if begin is None or (name,) > begin)
     found = list(islice(names, limit + 1))
     heard = call.manager.heard_at_ms
-    items = tuple(node_object(call.state, call.state.nodes[name], veil, heard(name)) for name in found[:limit])
+    nodes = [call.state.nodes[name] for name in found[:limit]]
+    async with call.service.traffic.reading.turn(call.caller.user):
+        items = await in_slices(nodes, lambda node: node_object(call.state, node, veil, heard(node.name)))
     more = next_cursor(call, (found[limit - 1],)) if len(found) > limit else None
-    return Answer(Page(items, more, call.state.seq))
+    return Answer(Page(tuple(items), more, call.state.seq))
 
 
 async def get_node(call: Call) -> Answer:

@@ -10,10 +10,10 @@ from gpuyard.errors import RefusedError
 from gpuyard.files.jobs import Surroundings
 from gpuyard.files.schedule import ScheduleFile, read_schedule
 from gpuyard.service.authorise import check_replacing, check_submission, schedule_for, seen_schedule, sees_schedule
-from gpuyard.service.bodies import file_of
+from gpuyard.service.bodies import read_apart
 from gpuyard.service.call import Answer, Call
 from gpuyard.service.cursor import after, next_cursor
-from gpuyard.service.handlers.submitting import could_never_run, submitted_jobs
+from gpuyard.service.handlers.submitting import could_never_run, never_runs, submitted_jobs
 from gpuyard.service.problems import ProblemReason
 from gpuyard.service.schedule_views import schedule_detail, schedule_object
 from gpuyard.wire.access import Permission
@@ -65,10 +65,10 @@ def _answer(call: Call, schedule: ScheduleRecord) -> Answer:
 
 async def set_schedule(call: Call) -> Answer:
     known = seen_schedule(call)
-    intent = _intent(call)
+    intent = await _intent(call)
     if known is not None:
         check_replacing(call, known)
-    never = () if call.flag("allow_never") else await call.manager.never(intent.submission)
+    never = () if call.flag("allow_never") else await never_runs(call, intent.submission)
     if never:
         return could_never_run(call, never)
     if call.flag("dry_run"):
@@ -77,10 +77,10 @@ async def set_schedule(call: Call) -> Answer:
     return _answer(call, call.state.schedules[schedule_id(intent.team, intent.name)])
 
 
-def _intent(call: Call) -> SetSchedule:
+async def _intent(call: Call) -> SetSchedule:
     """The schedule of the body, if the caller may submit its job."""
     team, name = leaf_of(call.state, call.path["team"]), call.path["name"]
-    file = _read(call, team, name)
+    file = await _read(call, team, name)
     check_submission(call, file.work.form, {"job.after": file.work.after, "job.afterok": file.work.afterok})
     work = file.work
     submission = Submission(
@@ -89,12 +89,12 @@ def _intent(call: Call) -> SetSchedule:
     return SetSchedule(team, name, file.recurrence, submission, file.written, file.paused, call.if_match)
 
 
-def _read(call: Call, team: str, name: str) -> ScheduleFile:
+async def _read(call: Call, team: str, name: str) -> ScheduleFile:
     """Its job is of the team of the path; it need not say so itself."""
     leaves = tuple(call.state.teams)
     names = tuple(queue.name for queue in call.state.queues)
     around = Surroundings(names, leaves, (MACHINES,), own=(team,))
-    file = read_schedule(file_of(call), around, name)
+    file = await read_apart(call, lambda place: read_schedule(place, around, name))
     if file.work.form.queue != team:
         what = f'the job is of team "{file.work.form.queue}", its schedule of team "{team}"'
         raise RefusedError(ProblemReason.BAD_VALUE, what, fix="leave the team of the job out", field="job.team")
@@ -142,7 +142,7 @@ async def run_schedule(call: Call) -> Answer:
     key = f"{call.caller.user}/{call.key}" if call.key else ""
     intent = RunSchedule(schedule.team, schedule.name, key, f"run {schedule.id}", call.if_match)
     done = await call.manager.do(intent, call.caller)
-    return submitted_jobs(call, _newest_run(done.jobs))
+    return await submitted_jobs(call, _newest_run(done.jobs))
 
 
 def _newest_run(ids: tuple[str, ...]) -> tuple[str, ...]:

@@ -5,41 +5,47 @@ from __future__ import annotations
 import hashlib
 from typing import Final
 
-import msgspec
+from msgspec.structs import replace
 
 from gpuyard.files.change import changes_in
 from gpuyard.files.cluster import ClusterFile, surroundings
-from gpuyard.files.work import read_work
+from gpuyard.files.place import Place
+from gpuyard.files.work import WorkFile, read_work
 from gpuyard.model.reasons import Reason
 from gpuyard.model.snapshot import Snapshot
 from gpuyard.model.text import reason_text
 from gpuyard.service.authorise import check_submission, own_teams
-from gpuyard.service.bodies import file_of
+from gpuyard.service.bodies import read_apart
 from gpuyard.service.call import Answer, Call
+from gpuyard.service.handlers.jobs import job_objects
 from gpuyard.service.lines import difference_lines, plan_lines, quota_lines
 from gpuyard.service.problems import PROBLEM_MEDIA, ProblemReason, problem
 from gpuyard.service.questions import CANDIDATE
 from gpuyard.service.redact import Veil
 from gpuyard.service.views import Outlook, job_object
 from gpuyard.wire.rest import DifferenceObject, PlanObject, Submitted
-from gpuyard.worlds.standalone.decide import decide
-from gpuyard.worlds.standalone.events import JobSubmitted
 from gpuyard.worlds.standalone.intents import Submission, Submit
 from gpuyard.worlds.standalone.snapshot import MACHINES
 from gpuyard.worlds.standalone.submitting import submitted_before
 
 
 async def submit_job(call: Call) -> Answer:
-    submission = read_submission(call)
+    submission = await read_submission(call)
     intent = Submit(submission, f"{call.caller.user}/{call.key}" if call.key else "", _fingerprint(call))
     known = submitted_before(call.state, intent.key, intent.fingerprint) is not None
-    never = () if known or call.flag("allow_never") else await call.manager.never(submission)
+    never = () if known or call.flag("allow_never") else await never_runs(call, submission)
     if never:
         return could_never_run(call, never)
     if call.flag("dry_run"):
         return await _dry_run(call, intent)
     done = await call.manager.do(intent, call.caller)
-    return submitted_jobs(call, done.jobs)
+    return await submitted_jobs(call, done.jobs)
+
+
+async def never_runs(call: Call, submission: Submission) -> tuple[Reason, ...]:
+    """What keeps it from ever running on this cluster; empty where it can."""
+    async with call.service.traffic.reading.turn(call.caller.user):
+        return await call.manager.never(submission)
 
 
 def could_never_run(call: Call, never: tuple[Reason, ...]) -> Answer:
@@ -50,11 +56,15 @@ def could_never_run(call: Call, never: tuple[Reason, ...]) -> Answer:
     return Answer(found, status=found.status, media=PROBLEM_MEDIA)
 
 
-def read_submission(call: Call) -> Submission:
+async def read_submission(call: Call) -> Submission:
     """The job of the body, if the caller may submit it."""
-    state = call.state
-    around = surroundings(Snapshot(queues=state.queues, topologies=(MACHINES,)))
-    file = read_work(file_of(call), msgspec.structs.replace(around, own=own_teams(call.caller, state)))
+    queues, own = call.state.queues, own_teams(call.caller, call.state)
+
+    def read(place: Place) -> WorkFile:
+        around = surroundings(Snapshot(queues=queues, topologies=(MACHINES,)))
+        return read_work(place, replace(around, own=own))
+
+    file = await read_apart(call, read)
     check_submission(call, file.form, {"after": file.after, "afterok": file.afterok})
     return Submission(
         file.name, call.caller.user, file.form, file.work, file.array, file.after, file.afterok, file.held
@@ -69,39 +79,55 @@ def _fingerprint(call: Call) -> str:
 
 async def _dry_run(call: Call, intent: Submit) -> Answer:
     """The jobs as they would be, by the ids they would get now, and whom they concern; refused as they would be."""
-    events = decide(call.state, intent, call.manager.now_ms())
-    would = {event.job.id: event.job for event in events if isinstance(event, JobSubmitted)}
-    async with call.service.traffic.thinking():
-        difference = await call.manager.dry_run(intent, call.caller)
+    async with call.service.traffic.thinking.turn(call.caller.user):
+        tried = await call.manager.dry_run(intent, call.caller)
+    would = {job.id: job for job in tried.jobs}
     veil = Veil(call.state, call.caller, would)
-    jobs = tuple(job_object(job, veil) for job in would.values())
-    return Answer(Submitted(jobs, text=tuple(difference_lines(veil.difference(difference)))), status=200)
+    answer = await call.service.traffic.apart(
+        call.caller.user,
+        lambda: Submitted(
+            tuple(job_object(job, veil) for job in would.values()),
+            text=tuple(difference_lines(veil.difference(tried.difference))),
+        ),
+    )
+    return Answer(answer, status=200)
 
 
-def submitted_jobs(call: Call, ids: tuple[str, ...]) -> Answer:
+async def submitted_jobs(call: Call, ids: tuple[str, ...]) -> Answer:
     veil = Veil(call.state, call.caller)
     jobs = [call.state.jobs[id] for id in ids if id in call.state.jobs and veil.sees(id)]
-    objects = tuple(job_object(job, veil, Outlook(call.manager.waiting_reasons(job.id))) for job in jobs)
+    objects = await job_objects(call, [(job, Outlook(call.manager.waiting_reasons(job.id))) for job in jobs])
     return Answer(Submitted(objects), revision=jobs[0].revision if len(jobs) == 1 else None)
 
 
 async def plan_job(call: Call) -> Answer:
-    submission = read_submission(call)
-    async with call.service.traffic.thinking():
+    submission = await read_submission(call)
+    async with call.service.traffic.thinking.turn(call.caller.user):
         plan, snapshot = await call.manager.plan_with(submission)
-    seen = Veil(call.state, call.caller).plan(plan)
-    teams = quota_lines(plan, snapshot, call.manager.standing(), CANDIDATE)
-    text = (*plan_lines(seen, CANDIDATE, submission.name), *teams)
-    return Answer(PlanObject(seen, text, call.state.seq))
+    veil, standing, revision = Veil(call.state, call.caller), call.manager.standing(), call.state.seq
+
+    def told() -> PlanObject:
+        seen = veil.plan(plan)
+        teams = quota_lines(plan, snapshot, standing, CANDIDATE)
+        return PlanObject(seen, (*plan_lines(seen, CANDIDATE, submission.name), *teams), revision)
+
+    return Answer(await call.service.traffic.apart(call.caller.user, told))
 
 
 async def what_if(call: Call) -> Answer:
-    cluster = ClusterFile(call.manager.snapshot(), summed=frozenset(call.state.summed))
-    changes = changes_in(file_of(call), cluster)
-    async with call.service.traffic.thinking():
+    user, summed = call.caller.user, frozenset(call.state.summed)
+    async with call.service.traffic.thinking.turn(user):
+        cluster = ClusterFile(await call.manager.snapshot(), summed=summed)
+    changes = await read_apart(call, lambda place: changes_in(place, cluster))
+    async with call.service.traffic.thinking.turn(user):
         difference = await call.manager.what_if(changes)
-    seen = Veil(call.state, call.caller).difference(difference)
-    return Answer(DifferenceObject(seen, tuple(difference_lines(seen)), call.state.seq))
+    veil, revision = Veil(call.state, call.caller), call.state.seq
+
+    def told() -> DifferenceObject:
+        seen = veil.difference(difference)
+        return DifferenceObject(seen, tuple(difference_lines(seen)), revision)
+
+    return Answer(await call.service.traffic.apart(user, told))
 
 
 HANDLERS: Final = {"submit_job": submit_job, "plan_job": plan_job, "what_if": what_if}

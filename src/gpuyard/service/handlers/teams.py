@@ -14,7 +14,7 @@ from gpuyard.model.quantities import GPU, MILLI
 from gpuyard.model.queue_notes import Owed, queue_notes
 from gpuyard.model.queues import Queue
 from gpuyard.service.authorise import check_member_change, no_such, sees_members, shown_grants
-from gpuyard.service.bodies import file_of
+from gpuyard.service.bodies import read_apart
 from gpuyard.service.call import Answer, Call
 from gpuyard.service.limits import MAX_NAME_LENGTH
 from gpuyard.service.lines import difference_lines
@@ -54,13 +54,14 @@ def unknown_team(name: str) -> RefusedError:
 
 
 async def set_teams(call: Call) -> Answer:
-    return await _write(call, read_teams(file_of(call)))
+    return await _write(call, await read_apart(call, read_teams))
 
 
 async def change_teams(call: Call) -> Answer:
     state = call.state
     busy = frozenset(job.team for job in state.jobs.values() if job.state not in OVER)
-    return await _write(call, read_team_changes(file_of(call), _tree(state), busy))
+    tree = _tree(state)
+    return await _write(call, await read_apart(call, lambda place: read_team_changes(place, tree, busy)))
 
 
 async def remove_team(call: Call) -> Answer:
@@ -98,8 +99,8 @@ async def _write(call: Call, file: TeamsFile) -> Answer:
     summed = tuple(sorted(file.tree.summed))
     intent = SetTeams(file.tree.queues, settings, summed, call.if_match, _members(file))
     dry = call.flag("dry_run")
-    async with call.service.traffic.thinking():
-        difference = await call.manager.dry_run(intent, call.caller)
+    async with call.service.traffic.thinking.turn(call.caller.user):
+        difference = (await call.manager.dry_run(intent, call.caller)).difference
     if not dry:
         await call.manager.do(intent, call.caller)
     seen = Veil(call.state, call.caller).difference(difference)

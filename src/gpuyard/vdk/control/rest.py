@@ -19,6 +19,7 @@ from gpuyard.service.handlers import Handler
 from gpuyard.service.moments import moment
 from gpuyard.service.problems import ProblemReason
 from gpuyard.service.rights import admitted_again
+from gpuyard.service.turns import Turns
 from gpuyard.vdk.control.desk import Desk, check, sees
 from gpuyard.vdk.control.executions import (
     DEPLOYMENT,
@@ -67,7 +68,7 @@ class JobsDesk:
     def __init__(self, desk: Callable[[], Awaitable[Desk]], vdk: Vdk) -> None:
         self._desk = desk
         self._vdk = vdk
-        self._turn = asyncio.Lock()
+        self._turns = Turns(1, "a change of data jobs")
         reading: dict[str, Handler] = {
             "data_jobs_info": self.info,
             "query_data_jobs": self.query,
@@ -94,7 +95,7 @@ class JobsDesk:
         """One change after the other: each reads what the one before it left, and its schedule fits."""
 
         async def taken(call: Call) -> Answer:
-            async with self._turn:
+            async with self._turns.turn(call.caller.user):
                 return await handler(admitted_again(call))
 
         return taken
@@ -167,7 +168,9 @@ class JobsDesk:
     async def upload(self, call: Call) -> Answer:
         desk = await self._desk()
         job = await desk.job(call)
-        sources = await asyncio.to_thread(unpacked_zip, call.body)
+        upload = call.upload
+        assert upload is not None
+        sources = await asyncio.to_thread(lambda: unpacked_zip(upload.read()))
         needs = read_needs(sources.text(CONFIG_FILE) or "")
         _check_priority(call, job, needs)
         reason, now_ms = call.text("reason")[:MAX_REASON], call.manager.now_ms()

@@ -19,6 +19,7 @@ from gpuyard.service.port import ManagerPort
 from gpuyard.service.problems import ProblemReason
 from gpuyard.service.questions import CANDIDATE
 from gpuyard.service.redact import Veil
+from gpuyard.service.turns import Turns
 from gpuyard.vdk.control.executions import active
 from gpuyard.vdk.control.refusals import Asked, refusal
 from gpuyard.vdk.control.state import JobKey
@@ -35,17 +36,18 @@ class Starter:
     """Lets one start after the other."""
 
     def __init__(self) -> None:
-        self._turn = asyncio.Lock()
+        self._turns = Turns(1, "the start of a data job")
 
     async def start(self, call: Call, intent: Submit, key: JobKey) -> str:
         """The id of the job, which has its place; refused where it cannot have one now."""
-        async with self._turn, call.service.traffic.thinking():
+        async with self._turns.turn(call.caller.user):
             before = submitted_before(call.state, intent.key, intent.fingerprint)
             if before is not None:
                 return before[0]
             _check_idle(call, key)
-            plan, snapshot = await call.manager.plan_with(intent.submission)
-            asked = Asked(intent.submission.form, snapshot, await call.manager.standing_now())
+            async with call.service.traffic.thinking.turn(call.caller.user):
+                plan, snapshot = await call.manager.plan_with(intent.submission)
+                asked = Asked(intent.submission.form, snapshot, await call.manager.standing_now())
             if not starts(plan):
                 raise refusal(asked, _seen(call, plan.reasons_for(CANDIDATE)))
             done = await call.manager.do(intent, call.caller)

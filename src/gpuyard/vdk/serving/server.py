@@ -138,8 +138,8 @@ class PoolServer(grpc.GenericRpcHandler):
         traffic, clock = self._service.traffic, asyncio.get_running_loop().time
         began, status = clock(), OK
         try:
-            with traffic.request():
-                caller = self._caller(context)
+            caller = self._caller(context)
+            with traffic.request(caller.user):
                 admit(caller, _BY_NAME[operation])
                 answer = await self._answer(name, caller, data)
             return answer.SerializeToString()

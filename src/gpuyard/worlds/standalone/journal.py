@@ -29,7 +29,8 @@ from gpuyard.worlds.standalone.events import (
 )
 from gpuyard.worlds.standalone.fold import fold
 from gpuyard.worlds.standalone.records import State
-from gpuyard.worlds.standalone.store.port import Entry, Store, StoredSnapshot
+from gpuyard.worlds.standalone.snapshot_draft import SnapshotDraft
+from gpuyard.worlds.standalone.store.port import Entry, Store
 
 SNAPSHOT_EVERY: Final = 5_000
 """Entries between two snapshots: a restart replays no more than about twice as many."""
@@ -86,10 +87,10 @@ class Journal:
     def wants_snapshot(self) -> bool:
         return self.state.seq - self.snapshot_seq >= self.snapshot_every
 
-    def snapshot(self) -> StoredSnapshot:
+    def snapshot(self) -> SnapshotDraft:
         """The state as it is; to be saved only once everything before it is durable."""
         self.snapshot_seq = self.state.seq
-        return StoredSnapshot(self.state.seq, self.state.at_ms, msgspec.msgpack.encode(self.state))
+        return SnapshotDraft.of(self.state)
 
 
 def load(store: Store) -> Journal:

@@ -16,12 +16,16 @@ from gpuyard.worlds.standalone.checks import leaf_of
 from gpuyard.worlds.standalone.consequences import is_blocked, state_of
 from gpuyard.worlds.standalone.events import ArraySubmitted, Event, JobSubmitted, RequestKept
 from gpuyard.worlds.standalone.intents import Submission, Submit
-from gpuyard.worlds.standalone.lifecycle import JobState
+from gpuyard.worlds.standalone.lifecycle import OVER, JobState
 from gpuyard.worlds.standalone.records import ArrayRecord, JobRecord, Receipt, State, TaskRecord
 from gpuyard.worlds.standalone.uids import uid_for
 
 MAX_JOBS: Final = 200_000
 """Jobs that are not over. More would make every answer slow: a queue this long is a mistake."""
+MAX_SUBMITTED_TASKS: Final = 100_000
+"""Tasks of one submission, of all elements of an array together: each of them is kept."""
+MAX_TASKS: Final = 1_000_000
+"""Tasks of all jobs that are not over."""
 
 
 def submitted_before(state: State, key: str, fingerprint: str) -> tuple[str, ...] | None:
@@ -59,6 +63,7 @@ def submit(state: State, intent: Submit, now_ms: int) -> Iterator[Event]:
 def _check_submission(state: State, submission: Submission) -> None:
     leaf_of(state, submission.form.queue)
     count = len(submission.array.indices) if submission.array else 1
+    _check_tasks(state, len(submission.form.tasks), count)
     waiting = len(state.jobs) - len(state.finished)
     if waiting + count > MAX_JOBS:
         raise RefusedError(
@@ -72,6 +77,19 @@ def _check_submission(state: State, submission: Submission) -> None:
         if state_of(state, id) in (JobState.FAILED, JobState.CANCELLED):
             what = f"job {id}, on whose success it would depend, {state_of(state, id)}"
             raise RefusedError("DependencyNever", what, fix="use after instead of afterok", field="afterok")
+
+
+def _check_tasks(state: State, tasks: int, elements: int) -> None:
+    """Jobs of one task are bounded by the number of jobs."""
+    if tasks == 1:
+        return
+    if tasks * elements > MAX_SUBMITTED_TASKS:
+        what = f"{elements} elements of {tasks} tasks each are more than {MAX_SUBMITTED_TASKS} tasks"
+        raise RefusedError("BadValue", what, fix="submit less at once", field="array" if elements > 1 else "tasks")
+    known = sum(len(job.tasks) for job in state.jobs.values() if job.state not in OVER)
+    if known + tasks * elements > MAX_TASKS:
+        what = f"the jobs that are not over have {known} tasks, and {MAX_TASKS} is the most"
+        raise RefusedError("QueueFull", what, fix="wait, or cancel some")
 
 
 def _elements(state: State, submission: Submission, number: int, now_ms: int) -> Iterator[JobRecord]:
