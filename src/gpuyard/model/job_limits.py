@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from gpuyard.model.jobs import (
+    ANYWHERE,
     MAX_GROUP_DEPTH,
     MAX_TASKS_PER_JOB,
     DeviceShare,
@@ -52,12 +53,7 @@ MAX_RULE_VALUES: Final = 10_000
 
 def job_problem(job: Job) -> str:
     """Return why the scheduler cannot count with this job; an empty text where it can."""
-    return (
-        _form_problem(job)
-        or group_problem(job.group)
-        or next((problem for request in _requests(job) if (problem := request_problem(request))), "")
-        or next((problem for task in job.tasks if (problem := _task_problem(task))), "")
-    )
+    return _form_problem(job) or group_problem(job.group) or _tasks_problem(job.tasks)
 
 
 def _form_problem(job: Job) -> str:
@@ -75,9 +71,17 @@ def _form_problem(job: Job) -> str:
     )
 
 
-def _requests(job: Job) -> list[Request]:
-    """What its tasks ask for, each request once: tasks that ask for the same share it."""
-    return list({id(task.request): task.request for task in job.tasks}.values())
+def _tasks_problem(tasks: tuple[Task, ...]) -> str:
+    """Tasks that ask for the same share their request, which is looked at once."""
+    seen = None
+    for task in tasks:
+        if task.request is not seen:
+            seen = task.request
+            if problem := request_problem(seen):
+                return problem
+        if problem := _task_problem(task):
+            return problem
+    return ""
 
 
 def _task_problem(task: Task) -> str:
@@ -93,6 +97,8 @@ def _task_problem(task: Task) -> str:
 
 def labels_problem(labels: tuple[tuple[str, str], ...]) -> str:
     """Return whether a job or task has too many labels, or one that is too long."""
+    if not labels:
+        return ""
     if len(labels) > MAX_NODE_LABELS:
         return f"it has {len(labels)} labels; it may have {MAX_NODE_LABELS}"
     if any(len(text) > MAX_NAME_CHARS for pair in labels for text in pair):
@@ -117,11 +123,12 @@ def group_problem(group: TaskGroup, depth: int = 1) -> str:
         return f"its groups are nested more than {MAX_GROUP_DEPTH} deep"
     if len(group.children) > MAX_TASKS_PER_JOB:
         return f"it has {len(group.children)} groups; a job has at most {MAX_TASKS_PER_JOB}"
-    return (
-        number_problem("the minimum of a group", group.min_tasks, MAX_TASKS_PER_JOB)
-        or number_problem("the minimum of groups", group.min_groups, MAX_TASKS_PER_JOB)
-        or next((problem for child in group.children if (problem := group_problem(child, depth + 1))), "")
-    )
+    if not 0 <= group.min_tasks <= MAX_TASKS_PER_JOB or not 0 <= (group.min_groups or 0) <= MAX_TASKS_PER_JOB:
+        return f"the minimum of a group is out of range; the range is 0 to {MAX_TASKS_PER_JOB}"
+    for child in group.children:
+        if problem := group_problem(child, depth + 1):
+            return problem
+    return ""
 
 
 def request_problem(request: Request) -> str:
@@ -143,12 +150,15 @@ def gpus_problem(request: Request) -> str:
         number_problem("the number of GPUs of a task", request.devices, MAX_GPUS_PER_TASK)
         or number_problem("the share of a GPU, in thousandths,", request.gpu_milli, MILLI)
         or number_problem("the GPU memory of a task, in MiB,", request.gpu_memory_mib, MAX_DEVICE_MEMORY_MIB)
-        or next((found for _, count in request.mig if (found := _slices_problem(count))), "")
+        or _slices_problem(request.mig)
     )
 
 
-def _slices_problem(count: int) -> str:
-    return number_problem("the number of MIG slices of a task", count, MAX_GPUS_PER_TASK)
+def _slices_problem(mig: tuple[tuple[str, int], ...]) -> str:
+    for profile, count in mig:
+        if len(profile) > MAX_NAME_CHARS or not 0 <= count <= MAX_GPUS_PER_TASK:
+            return f'the number of "{profile[:40]}" slices of a task is {count}; the range is 0 to {MAX_GPUS_PER_TASK}'
+    return ""
 
 
 def memory_problem(memory_bytes: int) -> str:
@@ -170,6 +180,8 @@ def other_problem(other: tuple[tuple[str, int], ...]) -> str:
 
 def where_problem(where: Where) -> str:
     """Return which rule about a task's node is out of range."""
+    if where == ANYWHERE:
+        return ""
     kinds = (where.any_of, where.tolerations, where.gpu_models, where.neighbours, where.spreads)
     soft = (where.preferences, where.soft_neighbours, where.soft_spreads)
     if any(len(rules) > MAX_RULES for rules in (*kinds, *soft)):

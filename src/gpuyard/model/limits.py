@@ -138,9 +138,15 @@ def number_problem(what: str, number: int | None, most: int = MAX_NUMBER, least:
 
 def durations_problem(durations: Iterable[int | None]) -> str:
     """Return which duration is out of range; None stands for one that is not given."""
-    return next((problem for one in durations if (problem := number_problem("a duration", one, MAX_DURATION_MS))), "")
+    for duration in durations:
+        if duration is not None and not 0 <= duration <= MAX_DURATION_MS:
+            return f"a duration is {duration} ms; the range is 0 to {MAX_DURATION_MS}, ten years"
+    return ""
 
 
 def times_problem(times: Iterable[int | None]) -> str:
     """Return which time no calendar can show; None stands for one that is not given."""
-    return next((problem for one in times if (problem := number_problem("a time", one, MAX_TIME_MS))), "")
+    for time_ms in times:
+        if time_ms is not None and not 0 <= time_ms <= MAX_TIME_MS:
+            return f"a time is {time_ms} ms; the range is 0 to {MAX_TIME_MS}, the end of the year 9999"
+    return ""
