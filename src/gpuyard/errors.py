@@ -99,9 +99,11 @@ class LedgerError(GpuyardError):
 class NotRecordedError(GpuyardError):
     """An event that cannot be folded or planned on. The state and the log are left as they were."""
 
-    def __init__(self, kind: str, why: str) -> None:
+    def __init__(self, kind: str, why: str, job: str = "") -> None:
         self.kind = kind
         self.why = why
+        self.job = job
+        """The job it is about; empty: about none."""
         super().__init__(f"a {kind} event cannot be recorded: {why}; nothing has changed")
 
 

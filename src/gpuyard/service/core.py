@@ -62,7 +62,7 @@ class Core:
         self.state = journal.state
         self.clock = clock
         self.world = Standalone(journal, clock.wall_ms)
-        self.loop = Loop(self.world, policy)
+        self.loop = Loop(self.world, policy, clock.steady_ms)
         self.hub = Hub(journal.state, clock.steady_ms(), lease_ms)
         self.idle = IdleWatch(journal.state)
         self.schedules = ScheduleWatch(journal.state)

@@ -47,6 +47,11 @@ def _in_words(error: Exception) -> str:
     return str(error) if isinstance(error, GpuyardError) else f"{type(error).__name__}: {error}"
 
 
+def _job_of(event: Event) -> str:
+    job = getattr(event, "job", "")
+    return str(getattr(job, "id", job))
+
+
 def restored(seq: int, at_ms: int) -> Entry:
     """What is entered after a backup that was put back."""
     event = Restored()
@@ -93,21 +98,22 @@ class Journal:
     def _enter(self, event: Event, at_ms: int, actor: str) -> Entry:
         problem = event_problem(event)
         if problem:
-            raise NotRecordedError(kind_of(event), problem)
+            raise NotRecordedError(kind_of(event), problem, _job_of(event))
         try:
             seq = self.state.seq + 1
             team, objects = concerns(self.state, event)
             entry = Entry(seq, at_ms, kind_of(event), msgspec.json.encode(event), actor, team, objects)
             fold(self.state, event, seq, at_ms)
         except Exception as error:
-            raise NotRecordedError(kind_of(event), _in_words(error)) from error
+            raise NotRecordedError(kind_of(event), _in_words(error), _job_of(event)) from error
         return entry
 
     def _follow_ups(self, event: Event) -> list[Event]:
         try:
             return list(follow_ups(self.state, event))
         except Exception as error:
-            raise NotRecordedError(kind_of(event), f"what follows from it: {_in_words(error)}") from error
+            why = f"what follows from it: {_in_words(error)}"
+            raise NotRecordedError(kind_of(event), why, _job_of(event)) from error
 
     def take_pending(self) -> list[Entry]:
         """What is to be written next, all together."""
