@@ -47,11 +47,15 @@ class Trouble(msgspec.Struct, frozen=True):
     """What is left out because of it; empty: the cause could not be told, or is gone already."""
     waits: bool = False
     """Nothing is planned for a while."""
+    item: str = ""
+    """What failed, where that is no part of planning."""
 
     @property
     def text(self) -> str:
         """As a line of a log."""
         head = f"{self.fault.step} failed ({self.fault.id}): {self.fault.why}"
+        if self.item:
+            return f"{self.item}: {head}; everything else goes on, and it is tried again"
         if self.left_out:
             return f"{head}; left out of planning: {', '.join(str(one.subject) for one in self.left_out)}"
         if self.waits:
@@ -76,21 +80,46 @@ class Pause(msgspec.Struct, frozen=True):
         )
 
 
+class Reports:
+    """Tells listeners of each trouble once."""
+
+    def __init__(self) -> None:
+        self.listeners: list[Callable[[Trouble], None]] = []
+        self._unheard: list[Trouble] = []
+        """What was reported while nobody listened."""
+        self._reported: set[str] = set()
+
+    def listen(self, listener: Callable[[Trouble], None]) -> None:
+        """Be told of every trouble, also of those before."""
+        self.listeners.append(listener)
+        unheard, self._unheard = self._unheard, []
+        for trouble in unheard:
+            listener(trouble)
+
+    def add(self, trouble: Trouble) -> None:
+        out = [one.subject for one in trouble.left_out]
+        key = f"{trouble.fault.id} {out} {trouble.waits} {trouble.item}"
+        if key in self._reported or len(self._reported) >= MAX_REPORTED:
+            return
+        self._reported.add(key)
+        if not self.listeners:
+            self._unheard.append(trouble)
+        for listener in self.listeners:
+            listener(trouble)
+
+
 class Containment:
     """What is known of a loop's exceptions. `now_ms` is steady: it never jumps."""
 
     def __init__(self, plan_on: PlanOn, now_ms: Callable[[], int]) -> None:
         self.left = Left()
         self.pause: Pause | None = None
-        self.listeners: list[Callable[[Trouble], None]] = []
-        self.unheard: list[Trouble] = []
-        """What was reported while nobody listened."""
+        self.reports = Reports()
         self.failures = 0
         """Exceptions since the start."""
         self._plan_on = plan_on
         self._now_ms = now_ms
         self._recent: dict[Subject, None] = {}
-        self._reported: set[str] = set()
 
     @property
     def waiting(self) -> bool:
@@ -148,14 +177,14 @@ class Containment:
                 self.wait(again, step)
                 return None
             return self._leave_out(found, real, fault_of(again, step)), found.plan
-        self._report(Trouble(fault_of(error, step)))
+        self.reports.add(Trouble(fault_of(error, step)))
         return fresh, decided
 
     def mended(self, error: Exception, step: str) -> None:
         """The books could not follow a change, and were made again."""
         self.failures += 1
         if self.pause is None:
-            self._report(Trouble(fault_of(error, step)))
+            self.reports.add(Trouble(fault_of(error, step)))
 
     def _search(self, planned: Snapshot, plan_on: Callable[[Snapshot], Plan], error: Exception) -> Found | None:
         if isinstance(error, MemoryError):
@@ -176,7 +205,7 @@ class Containment:
         self.left.leave_out(found.subjects, fault, real, self._now_ms(), stripped=found.stripped)
         left_out = tuple(self.left.failing[subject] for subject in found.subjects)
         books = Ledger.of(self.left.snapshot(real))
-        self._report(Trouble(fault, left_out))
+        self.reports.add(Trouble(fault, left_out))
         return books
 
     # -------------------------------------------------------------------------------------------------------- reports
@@ -187,7 +216,7 @@ class Containment:
         real = self.left.real(ledger.snapshot())
         fault = fault_of(error, step)
         self.left.leave_out([Subject(Kind.JOB, job)], fault, real, self._now_ms(), stripped=False)
-        self._report(Trouble(fault, (self.left.failing[Subject(Kind.JOB, job)],)))
+        self.reports.add(Trouble(fault, (self.left.failing[Subject(Kind.JOB, job)],)))
         return self.books(real)
 
     def wait(self, error: Exception, step: str) -> None:
@@ -198,24 +227,7 @@ class Containment:
         pause_ms = min(FIRST_PAUSE_MS << min(failures - 1, 16), MAX_PAUSE_MS)
         fault = fault_of(error, step)
         self.pause = Pause(fault, now_ms if before is None else before.since_ms, failures, now_ms + pause_ms)
-        self._report(Trouble(fault, waits=True))
-
-    def listen(self, listener: Callable[[Trouble], None]) -> None:
-        """Be told of every exception, also of those before."""
-        self.listeners.append(listener)
-        unheard, self.unheard = self.unheard, []
-        for trouble in unheard:
-            listener(trouble)
-
-    def _report(self, trouble: Trouble) -> None:
-        key = f"{trouble.fault.id} {[one.subject for one in trouble.left_out]} {trouble.waits}"
-        if key in self._reported or len(self._reported) >= MAX_REPORTED:
-            return
-        self._reported.add(key)
-        if not self.listeners:
-            self.unheard.append(trouble)
-        for listener in self.listeners:
-            listener(trouble)
+        self.reports.add(Trouble(fault, waits=True))
 
 
 def fault_of(error: Exception, step: str) -> Fault:

@@ -67,7 +67,12 @@ class Disabled(msgspec.Struct, frozen=True):
     @property
     def reason(self) -> Reason:
         """Why a job waits that is left out, or whose queue is."""
-        return Reason(Token.PLANNING_FAILED, subject=f"{self.subject}: {self.why}")
+        return Reason(Token.PLANNING_FAILED, subject=f"{self.subject}: {self.short}")
+
+    @property
+    def short(self) -> str:
+        """Why, without what an exception says: that may be about somebody else."""
+        return f"{self.why.partition(':')[0]} ({self.fault} in the server's log)" if self.fault else self.why
 
 
 class Left:
@@ -146,6 +151,20 @@ class Left:
         if self.failing:
             admitted.extend(one for change in list(self._try_due(now_ms)) for one in self._admitted(change))
         return admitted
+
+    def as_planned(self, changes: Iterable[Change]) -> tuple[Change, ...]:
+        """Changes that are only asked about, as they would be planned on. What is left out stays as it is."""
+        return tuple(map(self._as_planned, changes))
+
+    def _as_planned(self, change: Change) -> Change:
+        match change:
+            case NodeSeen(node) if self.of(Kind.NODE, node.name) is not None or node_problem(node):
+                return NodeSeen(closed_node(node))
+            case JobSeen(job) if self.why_job(job) is not None or job_problem(job):
+                return JobSeen(held_job(job))
+            case QueuesSet(queues):
+                return QueuesSet(sound_queues(queues, self._gone_queues()))
+        return change
 
     def _admitted(self, change: Change) -> Iterator[Change]:
         match change:

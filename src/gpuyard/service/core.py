@@ -7,11 +7,13 @@ that is durable when it goes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Final
 
 import msgspec
 
+from gpuyard.loop.contained import Contained
 from gpuyard.loop.loop import Loop
 from gpuyard.policies.policy import DEFAULT, Policy
 from gpuyard.service.idle import IdleWatch
@@ -63,6 +65,7 @@ class Core:
         self.clock = clock
         self.world = Standalone(journal, clock.wall_ms)
         self.loop = Loop(self.world, policy, clock.steady_ms)
+        self.contained = Contained(self.loop.containment.reports, clock.steady_ms)
         self.hub = Hub(journal.state, clock.steady_ms(), lease_ms)
         self.idle = IdleWatch(journal.state)
         self.schedules = ScheduleWatch(journal.state)
@@ -83,28 +86,47 @@ class Core:
 
     def hello(self, hello: Hello) -> None:
         events = self.hub.hello(hello, self.clock.steady_ms())
-        self.journal.record(events, self.clock.wall_ms(), f"node/{hello.node}")
+        self._contain(f"hello {hello.node}", events, f"node/{hello.node}", pause=False)
         self.hub.touch(hello.node)
 
     def report(self, node: str, report: Report) -> None:
+        """What an agent says is entered as a whole or not at all; its lease goes on either way."""
         wall_ms = self.clock.wall_ms()
-        self.journal.record(self.hub.report(node, report, self.clock.steady_ms(), wall_ms), wall_ms, f"node/{node}")
-        self.journal.record(self.idle.noticed(self.hub.contacts[node].use, wall_ms), wall_ms)
+        events = self.hub.report(node, report, self.clock.steady_ms(), wall_ms)
+        self._contain(f"report {node}", events, f"node/{node}", pause=False)
+        if node in self.hub.contacts:
+            self._contain(f"use {node}", self.idle.noticed(self.hub.contacts[node].use, wall_ms), pause=False)
 
     def tick(self) -> None:
-        """What follows from time alone."""
-        wall_ms = self.clock.wall_ms()
-        self.journal.record(self.hub.tick(self.clock.steady_ms(), wall_ms), wall_ms)
-        self.journal.record(self.idle.overdue(wall_ms), wall_ms)
+        """What follows from time alone, item by item: one that raises stops no other."""
+        wall_ms, steady_ms = self.clock.wall_ms(), self.clock.steady_ms()
+        self._contain("leases", self.hub.tick_leases(steady_ms))
+        for name in list(self.state.nodes):
+            self._contain(f"node {name}", self.hub.tick_node(name, steady_ms, wall_ms))
+        self._contain("idle", self.idle.overdue(wall_ms))
         self._run_due(wall_ms)
-        forgotten = self._long_over(wall_ms)
-        if forgotten:
-            self.journal.record([JobsForgotten(forgotten)], wall_ms)
+        self.contained.run("retention", lambda: self._forget(wall_ms))
+        for name, error in self.hub.broken.items():
+            self.contained.failed(f"desired {name}", error)
+
+    def _contain(self, item: str, events: Iterable[Event], actor: str = "", *, pause: bool = True) -> None:
+        wall_ms = self.clock.wall_ms()
+        self.contained.run(item, lambda: self.journal.record(events, wall_ms, actor), pause=pause)
 
     def _run_due(self, wall_ms: int) -> None:
         for id in self.schedules.due(wall_ms):
-            events = due_events(self.state, self.state.schedules[id], wall_ms)
-            self.journal.record(events, wall_ms, f"schedule/{id}")
+            self.contained.run(f"schedule {id}", partial(self._run_schedule, id, wall_ms))
+        for id, error in self.schedules.broken.items():
+            if f"schedule {id}" not in self.contained.failing:
+                self.contained.failed(f"schedule {id}", error)
+
+    def _run_schedule(self, id: str, wall_ms: int) -> None:
+        self.journal.record(due_events(self.state, self.state.schedules[id], wall_ms), wall_ms, f"schedule/{id}")
+
+    def _forget(self, wall_ms: int) -> None:
+        forgotten = self._long_over(wall_ms)
+        if forgotten:
+            self.journal.record([JobsForgotten(forgotten)], wall_ms)
 
     def closing_sums(self) -> tuple[DailySum, ...]:
         """Days that are over and not yet closed, as sums to be kept before `close_days`."""
@@ -127,8 +149,14 @@ class Core:
     def take(self) -> Batch:
         """What has piled up. Its messages may go out once its entries are written."""
         messages = self.hub.due()
-        snapshot = self.journal.snapshot() if self.journal.pending and self.journal.wants_snapshot else None
+        snapshot = self._snapshot() if self.journal.pending and self.journal.wants_snapshot else None
         return Batch(tuple(self.journal.take_pending()), messages, self.state.seq, snapshot)
+
+    def _snapshot(self) -> StoredSnapshot | None:
+        """The state to be saved; None where it cannot be written, and the log alone has to do."""
+        made: list[StoredSnapshot] = []
+        self.contained.run("snapshot", lambda: made.append(self.journal.snapshot()))
+        return made[0] if made else None
 
     def published(self, batch: Batch) -> None:
         """Its entries are durable, and its messages sent."""

@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
 
 from gpuyard.errors import RefusedError, ServiceError, StoreError, StoreGoneError, StoreWaitError
+from gpuyard.loop.containment import Trouble
 from gpuyard.model.difference import Difference
 from gpuyard.model.explanation import Explanation, Forecast, QueueStanding
 from gpuyard.model.plan import Plan
@@ -24,6 +25,7 @@ from gpuyard.model.snapshot import Change, Snapshot
 from gpuyard.platform.clock import monotonic_ms, wall_ms
 from gpuyard.policies.policy import DEFAULT, Policy
 from gpuyard.service.core import Batch, Clock, Core
+from gpuyard.service.issues import Issues
 from gpuyard.service.port import Done, ParcelSource
 from gpuyard.service.questions import Questions
 from gpuyard.service.stats import Stats
@@ -53,6 +55,8 @@ from gpuyard.worlds.standalone.submitting import submitted_before
 TICK_MS: Final = 1_000
 REPLAN_MS: Final = 5_000
 """Where somebody waits a cycle is due after so long even if nothing has changed: limits and delays run out."""
+LEAST_WAIT_MS: Final = 100
+"""Between two cycles of which the first has failed."""
 LONG_CYCLE_MS: Final = 10
 LONGEST_PAUSE_MS: Final = 250
 REOPEN_MS: Final = 1_000
@@ -152,6 +156,7 @@ class Manager:
         journal = await self._in(self._writing, lambda: load(self.store))
         self.core = Core(journal, self.clock, self.policy, self.lease_ms)
         self.questions = Questions(self.core.loop, self.state)
+        self.core.loop.containment.reports.listen(self._log_trouble)
         journal.listeners.append(self._count)
         self.failed = loop.create_future()
         self._advanced = loop.create_future()
@@ -297,7 +302,7 @@ class Manager:
     def _send(self, node: str, message: Desired) -> None:
         send = self._senders.get(node)
         if send is not None:
-            send(message)
+            self.core.contained.run(f"stream {node}", lambda: send(message), pause=False)
 
     def _changed(self) -> None:
         """The core was touched: there may be something to write, and something to plan."""
@@ -319,9 +324,8 @@ class Manager:
     async def _plan(self) -> None:
         self._due.set()
         while True:
-            waits = bool(self.core.loop.why_waiting)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._due.wait(), REPLAN_MS / 1000 if waits else None)
+                await asyncio.wait_for(self._due.wait(), self._longest_wait_s())
             self._due.clear()
             async with self._books:
                 began = monotonic_ms()
@@ -335,10 +339,25 @@ class Manager:
                 # Half of the time is left to those who ask: in a flood more is taken together, by fewer cycles.
                 await asyncio.sleep(min(took_ms, LONGEST_PAUSE_MS) / 1000)
 
+    def _longest_wait_s(self) -> float | None:
+        """How long planning may wait for a change; None: until there is one."""
+        waits = self.core.loop.why_waiting or self.core.loop.containment.pause
+        due_ms = self.core.loop.due_ms
+        longest_ms = REPLAN_MS if waits or due_ms is not None else None
+        if due_ms is None or longest_ms is None:
+            return None if longest_ms is None else longest_ms / 1000
+        return min(max(due_ms - self.clock.steady_ms(), LEAST_WAIT_MS), longest_ms) / 1000
+
+    def _log_trouble(self, trouble: Trouble) -> None:
+        """Once for each exception, however often it comes."""
+        _log.error("%s\n%s", trouble.text, trouble.fault.trace)
+
     async def _ask(self, question: Callable[[], Result]) -> Result:
         """Ask the core while nobody changes its books."""
         async with self._books:
             self.core.loop.follow()
+            if self.core.loop.stale:
+                raise ServiceError("the cluster cannot be planned on at the moment", fix="gpuyard doctor")
             return await self._in(self._thinking, question)
 
     async def _tick(self) -> None:
@@ -350,9 +369,10 @@ class Manager:
             self._changed()
 
     async def _close_days(self) -> None:
-        sums = self.core.closing_sums()
+        sums: list[DailySum] = []
+        self.core.contained.run("sums", lambda: sums.extend(self.core.closing_sums()))
         if sums and await self._keep(lambda: self.store.add_sums(sums)):
-            self.core.close_days(sums)
+            self.core.contained.run("days", lambda: self.core.close_days(sums))
 
     async def _prune(self) -> None:
         now_ms = monotonic_ms()
@@ -416,7 +436,10 @@ class Manager:
         return await self._ask(lambda: self.questions.plan_with(submission))
 
     async def never(self, submission: Submission) -> tuple[Reason, ...]:
-        return self.questions.never(submission)
+        """What keeps it from ever running; where that cannot be worked out it is taken, and waits."""
+        found: list[Reason] = []
+        self.core.contained.run("never", lambda: found.extend(self.questions.never(submission)), pause=False)
+        return tuple(found)
 
     async def what_if(self, changes: tuple[Change, ...]) -> Difference:
         return await self._ask(lambda: self.questions.what_if(changes))
@@ -432,6 +455,11 @@ class Manager:
 
     def snapshot(self) -> Snapshot:
         return self.core.loop.ledger.snapshot()
+
+    def issues(self) -> Issues:
+        loop = self.core.loop
+        failing = tuple(sorted(self.core.contained.failing.items()))
+        return Issues(loop.containment.pause, tuple(loop.containment.left), failing, loop.containment.failures)
 
     def standing(self) -> tuple[QueueStanding, ...]:
         """As of now, or where a plan is just being made, as of the one before."""

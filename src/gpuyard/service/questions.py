@@ -13,9 +13,12 @@ from typing import Final
 from msgspec.structs import replace
 
 from gpuyard.loop.loop import Loop
+from gpuyard.loop.stand_ins import Kind, sound_queues
 from gpuyard.model.difference import Difference
 from gpuyard.model.explanation import Explanation, Forecast, QueueStanding, Standing
 from gpuyard.model.jobs import Job
+from gpuyard.model.limits import node_problem
+from gpuyard.model.nodes import Node
 from gpuyard.model.plan import Plan
 from gpuyard.model.reasons import Reason
 from gpuyard.model.snapshot import Change, JobSeen, Snapshot, TimePassed
@@ -58,7 +61,9 @@ class Questions:
             # It was over before its turn to be explained came.
             record = self.state.jobs.get(job)
             return Explanation(job, record.team if record else "", Standing.FINISHED)
-        return _as_its_owner_knows_it(self.state, explain_on(self.loop.ledger, job, self.loop.policy))
+        found = _as_its_owner_knows_it(self.state, explain_on(self.loop.ledger, job, self.loop.policy))
+        why = self.loop.containment.left.why_job(self.loop.ledger.jobs[job])
+        return found if why is None else replace(found, blockers=(why.reason, *found.blockers))
 
     def standings(self) -> tuple[QueueStanding, ...]:
         return standings(self.loop.ledger, self.loop.policy)
@@ -91,16 +96,19 @@ class Questions:
 
     def _empty_cluster(self) -> Ledger | None:
         """The cluster with everybody up and nobody there; None while no machine has ever been seen."""
-        nodes = tuple(
-            replace(node_seen_as(node), ready=True, cordoned=False) for node in self.state.nodes.values() if node.seen
-        )
+        seen = (replace(node_seen_as(one), ready=True, cordoned=False) for one in self.state.nodes.values() if one.seen)
+        nodes = tuple(node for node in seen if self._is_planned_on(node))
         if not nodes:
             return None
         key = (nodes, self.state.queues)
         if self._empty is None or self._empty[0] != key:
             self._never.clear()
-            self._empty = (key, Ledger.of(Snapshot(nodes, self.state.queues, topologies=(MACHINES,))))
+            queues = sound_queues(self.state.queues, ())
+            self._empty = (key, Ledger.of(Snapshot(nodes, queues, topologies=(MACHINES,))))
         return self._empty[1]
+
+    def _is_planned_on(self, node: Node) -> bool:
+        return self.loop.containment.left.of(Kind.NODE, node.name) is None and not node_problem(node)
 
     def what_if(self, changes: tuple[Change, ...]) -> Difference:
         return what_if_on(self.loop.ledger, changes, self.loop.policy)
@@ -110,7 +118,8 @@ class Questions:
         scratch = Journal(_copy(self.state))
         world = Standalone(scratch, lambda: now_ms)
         scratch.record(decide(scratch.state, intent, now_ms), now_ms)
-        return tuple(change for change in world.observe() if not isinstance(change, TimePassed))
+        changes = tuple(change for change in world.observe() if not isinstance(change, TimePassed))
+        return self.loop.containment.left.as_planned(changes)
 
     def forecasts(self, jobs: Sequence[str]) -> dict[str, Forecast]:
         """When these are thought to start; empty where too many wait."""

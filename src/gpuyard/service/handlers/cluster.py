@@ -22,7 +22,11 @@ async def livez(call: Call) -> Answer:
 
 
 async def readyz(call: Call) -> Answer:
-    return Answer(status=200 if call.manager.ready else 503)
+    """While planning fails the service still answers, takes jobs, and lets run what runs: it is ready, and says so."""
+    if not call.manager.ready:
+        return Answer(status=503)
+    pause = call.manager.issues().pause
+    return Answer() if pause is None else Answer(text=f"ready, but planning fails: {pause.fault.id} in the log\n")
 
 
 async def version(call: Call) -> Answer:
@@ -45,6 +49,7 @@ async def status(call: Call) -> Answer:
     veil = Veil(state, call.caller)
     devices = {name: list(device_objects(state, node, veil)) for name, node in state.nodes.items()}
     ready = [name for name, node in state.nodes.items() if node_state(state, node) == "ready"]
+    issues = manager.issues().warnings(whole=veil.lifted)
     free = [device.free_milli for name in ready for device in devices[name] if device.healthy]
     jobs = dict.fromkeys(JobState, 0)
     for job in state.jobs.values():
@@ -65,7 +70,7 @@ async def status(call: Call) -> Answer:
             last_cycle_ms=round(manager.stats.last_cycle_ms),
             cycles=manager.stats.cycles,
             started_at=moment(manager.stats.started_at_ms),
-            warnings=(*call.service.settings.warnings, *_agent_warning(manager)),
+            warnings=(*call.service.settings.warnings, *_agent_warning(manager), *issues),
             pool=manager.stats.pool,
         )
     )

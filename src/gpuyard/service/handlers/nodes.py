@@ -44,7 +44,9 @@ async def list_nodes(call: Call) -> Answer:
     names = (name for name in sorted(call.state.nodes) if begin is None or (name,) > begin)
     found = list(islice(names, limit + 1))
     heard = call.manager.heard_at_ms
-    items = tuple(node_object(call.state, call.state.nodes[name], veil, heard(name)) for name in found[:limit])
+    shown_on = call.manager.issues().shown_on
+    nodes = (node_object(call.state, call.state.nodes[name], veil, heard(name)) for name in found[:limit])
+    items = tuple(map(shown_on, nodes))
     more = next_cursor(call, (found[limit - 1],)) if len(found) > limit else None
     return Answer(Page(items, more, call.state.seq))
 
@@ -91,7 +93,7 @@ def _no_machine(name: str) -> RefusedError:
 
 def _answer(call: Call, node: NodeRecord) -> Answer:
     seen = node_object(call.state, node, Veil(call.state, call.caller), call.manager.heard_at_ms(node.name))
-    return Answer(seen, revision=node.revision)
+    return Answer(call.manager.issues().shown_on(seen), revision=node.revision)
 
 
 async def list_devices(call: Call) -> Answer:
