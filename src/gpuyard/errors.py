@@ -30,6 +30,7 @@
     │   └── KubeRefusedError      it answered no (status, its word for the reason)
     ├── KubeletError        the kubelet of this node does not answer, or its record cannot be read
     ├── NvmlError           the driver's library cannot be used
+    ├── NotRecordedError    an event contradicts the state or a limit: a bug or a world that lies; nothing was recorded
     └── LedgerError         a change contradicts the books: a bug or a world that lies; nothing was changed
 
 The text a person reads is rendered from the fields, once, here.
@@ -95,6 +96,17 @@ class QueueTreeError(InputError):
 
 class LedgerError(GpuyardError):
     """A change that contradicts the books. The ledger is left as it was."""
+
+
+class NotRecordedError(GpuyardError):
+    """An event that cannot be folded or planned on. The state and the log are left as they were."""
+
+    def __init__(self, kind: str, why: str, job: str = "") -> None:
+        self.kind = kind
+        self.why = why
+        self.job = job
+        """The job it is about; empty: about none."""
+        super().__init__(f"a {kind} event cannot be recorded: {why}; nothing has changed")
 
 
 class ExplainedError(GpuyardError):

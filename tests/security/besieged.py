@@ -21,7 +21,8 @@ from gpuyard.model.work import Work
 from gpuyard.platform.clock import monotonic_ms
 from gpuyard.service.agents import Door
 from gpuyard.service.certificates import Authority, fingerprint_of
-from gpuyard.service.core import Clock, Core
+from gpuyard.service.clock import Clock
+from gpuyard.service.core import Core
 from gpuyard.service.manager import Manager
 from gpuyard.wire.access import Caller, Grant, Role
 from gpuyard.wire.agents import (

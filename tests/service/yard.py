@@ -20,6 +20,7 @@ from gpuyard.files.place import Place
 from gpuyard.files.queues import QueueTree
 from gpuyard.files.teams import read_teams
 from gpuyard.files.tree import parse
+from gpuyard.loop.containment import Trouble
 from gpuyard.model.nodes import Device
 from gpuyard.platform.clock import monotonic_ms, wall_ms
 from gpuyard.platform.listening import listening
@@ -196,6 +197,9 @@ class Yard:
         self.url = ""
         self.tokens: dict[str, str] = {}
         self._clients: dict[str, httpx2.Client] = {}
+        self.poisoned = False
+        """Whether a test lets the manager survive exceptions on purpose; elsewhere each of them is a bug."""
+        self.troubles: list[Trouble] = []
 
     def __enter__(self) -> Yard:
         self._thread.start()
@@ -212,6 +216,7 @@ class Yard:
         assert not self._thread.is_alive()
         if self._error is not None:
             raise self._error
+        assert self.poisoned or not self.troubles, "\n".join(one.fault.trace for one in self.troubles)
 
     async def _run(self) -> None:
         try:
@@ -224,6 +229,7 @@ class Yard:
         self.loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         self.manager = Manager(open_store(self._store), clock=Clock(self.clock.wall_ms, monotonic_ms))
         await self.manager.start()
+        self.manager.core.loop.containment.reports.listen(self.troubles.append)
         self.authority = Authority.in_folder(self._folder / "ca", "test")
         self.pool = PoolFace(Address("127.0.0.1", 0))
         settings = Settings("1.2.3", authority=self.authority, agents="127.0.0.1:1")

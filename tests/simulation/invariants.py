@@ -37,6 +37,7 @@ from gpuyard.worlds.standalone.store.port import Entry
 from tests.planned_times import PlannedTimes
 
 if TYPE_CHECKING:
+    from gpuyard.loop.containment import Trouble
     from tests.simulation.machine import Machine
     from tests.simulation.manager import SimulatedManager
     from tests.simulation.world import Cluster
@@ -222,6 +223,10 @@ class Invariants:
                 a_time_is_skipped_only_for_a_run_that_is_not_over(state, event)
             case JobWent(job) | AttemptEnded(job):
                 what_is_over_holds_nothing(state, state.jobs[job])
+
+    def contained(self, trouble: Trouble) -> None:
+        """The manager would have gone on; here an exception is a bug."""
+        raise ViolationError(f"{trouble.text}\n{trouble.fault.trace}")
 
     def planned(self, core: Core) -> None:
         """A plan was carried out."""

@@ -82,6 +82,7 @@ class SimulatedManager:
         journal.snapshot_every = SNAPSHOT_EVERY
         self.core = Core(journal, Clock(self.clock.wall_ms, self.clock.steady_ms), self.policy, self.lease_ms)
         journal.listeners.append(self.cluster.invariants.entered)
+        self.core.loop.containment.reports.listen(self.cluster.invariants.contained)
         self.waiting, self.senders, self.writing = [], {}, None
         self._dirty = self._planning = self._due = self.unwritten = False
         self._planned_ms = 0

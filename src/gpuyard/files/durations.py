@@ -7,10 +7,9 @@ from typing import Final
 
 from gpuyard.errors import QuantityError
 from gpuyard.files.place import Place
+from gpuyard.model.limits import MAX_DURATION_MS
 
 DURATION_PATTERN: Final = r"^([0-9]+d)?([0-9]+h)?([0-9]+m)?([0-9]+s)?([0-9]+ms)?$"
-MAX_DURATION_MS: Final = 3650 * 86_400_000
-"""Ten years: longer is a typing error."""
 
 _UNITS_MS: Final = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1000, "ms": 1}
 _PART: Final = re.compile(r"([0-9]+)(ms|[dhms])")

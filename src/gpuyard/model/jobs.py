@@ -62,13 +62,13 @@ class LabelRule(msgspec.Struct, frozen=True, gc=False):
             case Operator.MISSING:
                 return value is None
             case Operator.GREATER:
-                return value is not None and _is_number(value) and int(value) > int(self.values[0])
+                return value is not None and is_number(value) and int(value) > int(self.values[0])
             case Operator.LESS:
-                return value is not None and _is_number(value) and int(value) < int(self.values[0])
+                return value is not None and is_number(value) and int(value) < int(self.values[0])
 
 
-def _is_number(text: str) -> bool:
-    """Of 64 bits, as in Kubernetes; anything longer is neither greater nor less than another."""
+def is_number(text: str) -> bool:
+    """Whether a label counts as a number: of 64 bits, as in Kubernetes; others are neither greater nor less."""
     digits = text.removeprefix("-")
     return digits.isascii() and digits.isdecimal() and len(digits) <= MAX_DIGITS and -(1 << 63) <= int(text) < 1 << 63
 

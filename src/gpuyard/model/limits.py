@@ -7,10 +7,12 @@ signed 64-bit integer, which the scheduler's columns are made of.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
-from gpuyard.model.nodes import MAX_DEVICES_PER_NODE, Device, Node, mig_slice_milli
+from gpuyard.model.nodes import MAX_DEVICES_PER_NODE, Device, Node, Taint, mig_slice_milli
 from gpuyard.model.quantities import MILLI, format_bytes
+from gpuyard.model.queues import Queue
 
 MAX_NODE_CPU_MILLI: Final = 10**9
 """A million cores on one node."""
@@ -27,11 +29,56 @@ MAX_PROFILES_PER_DEVICE: Final = 64
 """Kinds of MIG slices on one device."""
 MAX_SLICES_PER_PROFILE: Final = 1_000
 """Of one device: some worlds know only how many a whole node has."""
+MAX_NODE_TAINTS: Final = 256
+MAX_NODE_RESOURCES: Final = 256
+"""Further named resources of one node."""
+MAX_OTHER_AMOUNT: Final = 1 << 47
+"""Of one named resource on one node, in its own unit: bytes of local storage are the largest of them."""
+
+MAX_AMOUNT: Final = 10**18
+"""Of one resource in one queue, in accounting units: a signed 64-bit integer holds nine times as much."""
+MAX_SHARES_PER_QUEUE: Final = 1_024
+"""Resources and GPU models that one queue rations."""
+MAX_PRIORITY: Final = 1 << 31
+"""Of queues and jobs, above and below zero; Kubernetes ends at two billion, too."""
+
+MAX_DURATION_MS: Final = 3650 * 86_400_000
+"""Ten years: longer is a typing error."""
+MAX_TIME_MS: Final = 253_402_300_799_999
+"""The last millisecond of the year 9999, after which no calendar date can be written."""
 
 
 def node_problem(node: Node) -> str:
     """Return why the scheduler cannot count with this node; an empty text where it can."""
-    return node_facts_problem(node.devices, node.cpu_milli, node.memory_bytes, node.labels)
+    return (
+        node_facts_problem(node.devices, node.cpu_milli, node.memory_bytes, node.labels)
+        or _slots_problem(node.max_tasks)
+        or _resources_problem(node.other)
+        or _taints_problem(node.taints)
+    )
+
+
+def _slots_problem(max_tasks: int) -> str:
+    if 0 <= max_tasks <= MAX_NUMBER:
+        return ""
+    return f"it takes {max_tasks} tasks at once; the range is 0 to {MAX_NUMBER}"
+
+
+def _resources_problem(other: tuple[tuple[str, int], ...]) -> str:
+    if len(other) > MAX_NODE_RESOURCES:
+        return f"it reports {len(other)} named resources, and a node has at most {MAX_NODE_RESOURCES}"
+    for name, amount in other:
+        if len(name) > MAX_NAME_CHARS or not 0 <= amount <= MAX_OTHER_AMOUNT:
+            return f'it reports {amount} of "{name[:40]}"; the range is 0 to {MAX_OTHER_AMOUNT}'
+    return ""
+
+
+def _taints_problem(taints: tuple[Taint, ...]) -> str:
+    if len(taints) > MAX_NODE_TAINTS:
+        return f"it has {len(taints)} taints, and a node has at most {MAX_NODE_TAINTS}"
+    if any(max(len(one.key), len(one.value), len(one.effect)) > MAX_NAME_CHARS for one in taints):
+        return f"it has a taint of more than {MAX_NAME_CHARS} characters"
+    return ""
 
 
 def node_facts_problem(devices: tuple[Device, ...], cpu_milli: int, memory_bytes: int, labels: dict[str, str]) -> str:
@@ -70,3 +117,44 @@ def device_problem(device: Device) -> str:
 
 def _slices_problem(profile: str) -> str:
     return f'it reports MIG slices "{profile[:20]}" whose name, count or share of a GPU is out of range'
+
+
+def queue_problem(queue: Queue) -> str:
+    """Return which value of a queue the scheduler cannot count with; an empty text where there is none."""
+    if max(len(queue.name), len(queue.parent or "")) > MAX_NAME_CHARS:
+        return f"a queue's name has more than {MAX_NAME_CHARS} characters"
+    if abs(queue.priority) > MAX_PRIORITY or abs(queue.order) > MAX_TIME_MS:
+        return f'the priority of queue "{queue.name}" is {queue.priority}; the range is up to {MAX_PRIORITY}'
+    if len(queue.shares) > MAX_SHARES_PER_QUEUE:
+        return f'queue "{queue.name}" rations {len(queue.shares)} resources; it may ration {MAX_SHARES_PER_QUEUE}'
+    for share in queue.shares:
+        amounts = (share.quota, share.limit, share.weight_milli)
+        if any(amount is not None and not 0 <= amount <= MAX_AMOUNT for amount in amounts):
+            return f'queue "{queue.name}" has an amount of "{share.resource[:40]}" outside 0 to {MAX_AMOUNT}'
+        if len(share.resource) > 2 * MAX_NAME_CHARS or abs(share.priority or 0) > MAX_PRIORITY:
+            return f'queue "{queue.name}" has a priority or name of "{share.resource[:40]}" that is out of range'
+    durations = (queue.reclaim_min_runtime_ms, queue.preempt_min_runtime_ms)
+    return durations_problem(durations) or number_problem("its disruption budget", queue.disruption_budget)
+
+
+def number_problem(what: str, number: int | None, most: int = MAX_NUMBER, least: int = 0) -> str:
+    """Return that a number is out of range, as a sentence; an empty text where it is in range or not given."""
+    if number is None or least <= number <= most:
+        return ""
+    return f"{what} is {number}; the range is {least} to {most}"
+
+
+def durations_problem(durations: Iterable[int | None]) -> str:
+    """Return which duration is out of range; None stands for one that is not given."""
+    for duration in durations:
+        if duration is not None and not 0 <= duration <= MAX_DURATION_MS:
+            return f"a duration is {duration} ms; the range is 0 to {MAX_DURATION_MS}, ten years"
+    return ""
+
+
+def times_problem(times: Iterable[int | None]) -> str:
+    """Return which time no calendar can show; None stands for one that is not given."""
+    for time_ms in times:
+        if time_ms is not None and not 0 <= time_ms <= MAX_TIME_MS:
+            return f"a time is {time_ms} ms; the range is 0 to {MAX_TIME_MS}, the end of the year 9999"
+    return ""

@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from gpuyard.errors import InputError, Where
-from gpuyard.model.quantities import MAX_QUANTITY, MILLI, format_amount
+from gpuyard.model.limits import MAX_AMOUNT, queue_problem
+from gpuyard.model.quantities import format_amount
 from gpuyard.model.queues import MAX_QUEUE_DEPTH, MAX_QUEUES, Queue, QueueShare
 from gpuyard.model.text import amount_text
 
 MAX_CHILDREN_SHOWN: Final = 8
-MAX_AMOUNT: Final = MAX_QUANTITY * MILLI
 
 Locate = Callable[[int, str, str], Where | None]
 """Where something is written: of the queue at this position, this field ('' for the queue itself) of a resource."""
@@ -36,6 +36,17 @@ def validate_queues(queues: Sequence[Queue], locate: Locate = nowhere) -> tuple[
         for rule in (_repeated_names, _missing_parents, _loops, _too_deep, _wrong_amounts, _overcommitted)
         for problem in rule(queues, locate)
     )
+
+
+def tree_problem(queues: Sequence[Queue]) -> str:
+    """Return why the scheduler cannot count with a tree of queues; an empty text where it can.
+
+    A tree may owe more than it has, or name a parent that is not there, and can still be planned on.
+    """
+    if len(queues) > MAX_QUEUES:
+        return f"{len(queues)} queues are more than {MAX_QUEUES}"
+    broken = (problem.what for rule in (_repeated_names, _loops, _too_deep) for problem in rule(queues, nowhere))
+    return next(broken, "") or next((problem for queue in queues if (problem := queue_problem(queue))), "")
 
 
 def _repeated_names(queues: Sequence[Queue], locate: Locate) -> Iterator[InputError]:

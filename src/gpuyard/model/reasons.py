@@ -27,6 +27,7 @@ class Token(enum.StrEnum):
     PLACE_FREEING = "PlaceFreeing"
     RESERVED = "Reserved"
     DELAYED = "Delayed"
+    PLANNING_FAILED = "PlanningFailed"
     # Why a running task must give way
     RECLAIMED = "Reclaimed"
     PREEMPTED = "Preempted"

@@ -139,6 +139,10 @@ def _queue_missing(reason: Reason) -> str:
     return f'queue "{reason.subject}" does not exist: create it, or submit to another one'
 
 
+def _planning_failed(reason: Reason) -> str:
+    return f"planning this job failed, and it is left out until its cause is gone: {reason.subject}; report it"
+
+
 def _gang_incomplete(reason: Reason) -> str:
     whose = _subject(reason, "group", "its gang")
     if reason.resource:
@@ -308,6 +312,7 @@ def _run_limit(reason: Reason) -> str:
 _SENTENCES: Final[dict[Token, Callable[[Reason], str]]] = {
     Token.PLACED: _placed,
     Token.GREW: _grew,
+    Token.PLANNING_FAILED: _planning_failed,
     Token.QUEUE_MISSING: _queue_missing,
     Token.GANG_INCOMPLETE: _gang_incomplete,
     Token.OVER_LIMIT: _over_limit,

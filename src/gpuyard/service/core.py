@@ -8,10 +8,12 @@ that is durable when it goes.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Final
 
 import msgspec
 
+from gpuyard.loop.contained import Contained
 from gpuyard.loop.loop import Loop
 from gpuyard.policies.policy import DEFAULT, Policy
 from gpuyard.service.clock import Clock, RecordedClock
@@ -67,7 +69,8 @@ class Core:
         self.days = DayBook(journal, self.recorded)
         self.now_ms()
         self.world = Standalone(journal, self.recorded.now_ms)
-        self.loop = Loop(self.world, policy)
+        self.loop = Loop(self.world, policy, clock.steady_ms)
+        self.contained = Contained(self.loop.containment.reports, clock.steady_ms)
         self.hub = Hub(journal.state, clock.steady_ms(), lease_ms)
         self.idle = IdleWatch(journal.state)
         self.schedules = ScheduleWatch(journal.state)
@@ -111,37 +114,62 @@ class Core:
         return self.journal.record(events, now_ms, actor)
 
     def hello(self, hello: Hello) -> None:
-        self.record(self.hub.hello(hello, self.clock.steady_ms()), f"node/{hello.node}")
+        events = self.hub.hello(hello, self.clock.steady_ms())
+        self._contain(f"hello {hello.node}", events, f"node/{hello.node}", pause=False)
         self.hub.touch(hello.node)
 
     def report(self, node: str, report: Report) -> None:
+        """What an agent says is entered as a whole or not at all; its lease goes on either way."""
         if node not in self.state.nodes:
             return  # It was removed while this was on the way.
         now_ms = self.now_ms()
-        self.journal.record(self.hub.report(node, report, self.clock.steady_ms(), now_ms), now_ms, f"node/{node}")
-        self.journal.record(self.idle.noticed(self.hub.contacts[node].use, now_ms), now_ms)
+        events = self.hub.report(node, report, self.clock.steady_ms(), now_ms)
+        self._contain(f"report {node}", events, f"node/{node}", pause=False)
+        self._contain(f"use {node}", self.idle.noticed(self.hub.contacts[node].use, now_ms), pause=False)
 
     def tick(self) -> None:
-        """What follows from time alone."""
+        """What follows from time alone, item by item: one that raises stops no other."""
         self.days.closing = False
-        now_ms = self.now_ms()
-        self.journal.record(self.hub.tick(self.clock.steady_ms(), now_ms), now_ms)
-        self.journal.record(self.idle.overdue(now_ms), now_ms)
+        now_ms, steady_ms = self.now_ms(), self.clock.steady_ms()
+        self._contain("leases", self.hub.tick_leases(steady_ms))
+        for name in list(self.state.nodes):
+            self._contain(f"node {name}", self.hub.tick_node(name, steady_ms, now_ms))
+        self._contain("idle", self.idle.overdue(now_ms))
         self._run_due(now_ms)
+        self.contained.run("retention", lambda: self._forget(now_ms))
+        for name, error in self.hub.broken.items():
+            self.contained.failed(f"desired {name}", error)
+
+    def _contain(self, item: str, events: Iterable[Event], actor: str = "", *, pause: bool = True) -> None:
+        now_ms = self.now_ms()
+        self.contained.run(item, lambda: self.journal.record(events, now_ms, actor), pause=pause)
+
+    def _run_due(self, now_ms: int) -> None:
+        for id in self.schedules.due(now_ms):
+            self.contained.run(f"schedule {id}", partial(self._run_schedule, id, now_ms))
+        for id, error in self.schedules.broken.items():
+            if f"schedule {id}" not in self.contained.failing:
+                self.contained.failed(f"schedule {id}", error)
+
+    def _run_schedule(self, id: str, now_ms: int) -> None:
+        self.journal.record(due_events(self.state, self.state.schedules[id], now_ms), now_ms, f"schedule/{id}")
+
+    def _forget(self, now_ms: int) -> None:
         forgotten = self._long_over(now_ms)
         if forgotten:
             self.journal.record([JobsForgotten(forgotten)], now_ms)
 
-    def _run_due(self, now_ms: int) -> None:
-        for id in self.schedules.due(now_ms):
-            events = due_events(self.state, self.state.schedules[id], now_ms)
-            self.journal.record(events, now_ms, f"schedule/{id}")
-
     def take(self) -> Batch:
         """What has piled up. Its messages may go out once its entries are written."""
         messages = self.hub.due()
-        snapshot = self.journal.snapshot() if self.journal.pending and self.journal.wants_snapshot else None
+        snapshot = self._snapshot() if self.journal.pending and self.journal.wants_snapshot else None
         return Batch(tuple(self.journal.take_pending()), messages, self.state.seq, snapshot)
+
+    def _snapshot(self) -> SnapshotDraft | None:
+        """The state to be saved; None where it cannot be written, and the log alone has to do."""
+        made: list[SnapshotDraft] = []
+        self.contained.run("snapshot", lambda: made.append(self.journal.snapshot()))
+        return made[0] if made else None
 
     def published(self, batch: Batch) -> None:
         """Its entries are durable, and its messages sent."""

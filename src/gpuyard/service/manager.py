@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
 
 from gpuyard.errors import RefusedError, ServiceError, StoreError, StoreGoneError, StoreReadOnlyError, StoreWaitError
+from gpuyard.loop.containment import Trouble
 from gpuyard.model.difference import Difference
 from gpuyard.model.explanation import Explanation, Forecast, QueueStanding
 from gpuyard.model.plan import Plan
@@ -26,6 +27,7 @@ from gpuyard.policies.policy import DEFAULT, Policy
 from gpuyard.service.clock import Clock
 from gpuyard.service.core import Batch, Core
 from gpuyard.service.days import all_sums
+from gpuyard.service.issues import Issues
 from gpuyard.service.log_requests import LogRequests, Send, SessionEndedError
 from gpuyard.service.port import Done, DryRun, ParcelSource
 from gpuyard.service.questions import Questions, candidate, copy_of
@@ -60,6 +62,8 @@ REPLAN_MS: Final = 5_000
 """Where somebody waits a cycle is due after so long even if nothing has changed: limits and delays run out."""
 MAX_FOLLOWED_AT_ONCE: Final = 200
 """Changes that the event loop itself takes over into the ledger."""
+LEAST_WAIT_MS: Final = 100
+"""Between two cycles of which the first has failed."""
 LONG_CYCLE_MS: Final = 10
 LONGEST_PAUSE_MS: Final = 250
 LOOK_EVERY_MS: Final = 2_000
@@ -171,6 +175,7 @@ class Manager:
         journal = await self._in(self._writing, lambda: load(self.store))
         journal.listeners.append(self._count)
         self.core = Core(journal, self.clock, self.policy, self.lease_ms, self._uids)
+        self.core.loop.containment.reports.listen(self._log_trouble)
         self.questions = Questions(self.core.loop, self.state)
         self.failed = loop.create_future()
         self._advanced = loop.create_future()
@@ -328,7 +333,7 @@ class Manager:
     def _send(self, node: str, message: Desired) -> None:
         send = self._senders.get(node)
         if send is not None:
-            send(message)
+            self.core.contained.run(f"stream {node}", lambda: send(message), pause=False)
 
     def _changed(self) -> None:
         """The core was touched: there may be something to write, and something to plan."""
@@ -350,9 +355,8 @@ class Manager:
     async def _plan(self) -> None:
         self._due.set()
         while True:
-            waits = bool(self.core.loop.why_waiting)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._due.wait(), REPLAN_MS / 1000 if waits else None)
+                await asyncio.wait_for(self._due.wait(), self._longest_wait_s())
             self._due.clear()
             async with self._books:
                 began = monotonic_ms()
@@ -367,19 +371,36 @@ class Manager:
                 # Half of the time is left to those who ask: in a flood more is taken together, by fewer cycles.
                 await asyncio.sleep(min(took_ms, LONGEST_PAUSE_MS) / 1000)
 
+    def _longest_wait_s(self) -> float | None:
+        """How long planning may wait for a change; None: until there is one."""
+        waits = self.core.loop.why_waiting or self.core.loop.containment.pause
+        due_ms = self.core.loop.due_ms
+        longest_ms = REPLAN_MS if waits or due_ms is not None else None
+        if due_ms is None or longest_ms is None:
+            return None if longest_ms is None else longest_ms / 1000
+        return min(max(due_ms - self.clock.steady_ms(), LEAST_WAIT_MS), longest_ms) / 1000
+
+    def _log_trouble(self, trouble: Trouble) -> None:
+        """Once for each exception, however often it comes."""
+        _log.error("%s\n%s", trouble.text, trouble.fault.trace)
+
     async def _ask(self, question: Callable[[], Result]) -> Result:
         """Ask the core while nobody changes its books."""
         async with self._books:
             await self._follow()
+            if self.core.loop.stale:
+                raise ServiceError("the cluster cannot be planned on at the moment", fix="gpuyard doctor")
             return await self._in(self._thinking, question)
 
     async def _follow(self) -> None:
         """Bring the ledger up to date, by the thread that plans where that takes a while; `_books` is held."""
-        changes = self.core.loop.world.observe()
+        loop = self.core.loop
+        changes = loop.observe()
         if len(changes) <= MAX_FOLLOWED_AT_ONCE:
-            self.core.loop.take_over(changes)
+            loop.take_over(changes)
         else:
-            await self._in(self._thinking, lambda: self.core.loop.take_over(changes))
+            await self._in(self._thinking, lambda: loop.take_over(changes))
+        loop.mend()
 
     async def _tick(self) -> None:
         while True:
@@ -409,9 +430,10 @@ class Manager:
             kept = await self._kept_sums(day)
             if kept is not None:
                 days.reopen(day, kept)
-        sums = days.to_close()
+        sums: list[DailySum] = []
+        self.core.contained.run("sums", lambda: sums.extend(days.to_close()))
         if sums and await self._keep(lambda: self.store.add_sums(sums)):
-            days.close(sums)
+            self.core.contained.run("days", lambda: days.close(sums))
 
     async def _kept_sums(self, day: str) -> list[DailySum] | None:
         """None where the database is away."""
@@ -486,12 +508,17 @@ class Manager:
         return await self._ask(lambda: self.questions.plan_with(submission))
 
     async def never(self, submission: Submission) -> tuple[Reason, ...]:
+        """What keeps it from ever running; where that cannot be worked out it is taken, and waits."""
         empty, form = self.questions.empty_cluster(), submission.form
         known = empty.known(form) if empty is not None else ()
         if empty is None or known is not None:
             return known or ()
         asked = candidate(submission, self.clock.wall_ms())
-        return await self._in(self._checking, lambda: empty.never(form, asked))
+        try:
+            return await self._in(self._checking, lambda: empty.never(form, asked))
+        except Exception as error:
+            self.core.contained.failed("never", error)
+            return ()
 
     async def what_if(self, changes: tuple[Change, ...]) -> Difference:
         return await self._ask(lambda: self.questions.what_if(changes))
@@ -507,6 +534,11 @@ class Manager:
 
     async def snapshot(self) -> Snapshot:
         return await self._ask(self.core.loop.ledger.snapshot)
+
+    def issues(self) -> Issues:
+        loop = self.core.loop
+        failing = tuple(sorted(self.core.contained.failing.items()))
+        return Issues(loop.containment.pause, tuple(loop.containment.left), failing, loop.containment.failures)
 
     def standing(self) -> tuple[QueueStanding, ...]:
         """As of now, or where a plan is just being made, as of the one before."""

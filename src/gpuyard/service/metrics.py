@@ -134,6 +134,13 @@ def _loop(manager: ManagerPort) -> Iterator[str]:
     waiting = float(stats.journal_waiting)
     yield from _gauge("gpuyard_journal_pending_entries", "Entries that are not durable yet.", [((), waiting)])
     yield from _counter("gpuyard_journal_entries_total", "Entries of the log.", [((), float(manager.state.seq))])
+    issues = manager.issues()
+    failures = float(issues.failures)
+    yield from _counter("gpuyard_planning_failures_total", "Exceptions that ended a cycle.", [((), failures)])
+    paused = float(issues.pause is not None)
+    yield from _gauge("gpuyard_planning_paused", "1 while nothing can be planned.", [((), paused)])
+    out: list[Sample] = [((("kind", kind),), float(count)) for kind, count in issues.counts().items()]
+    yield from _gauge("gpuyard_left_out_of_planning", "What planning fails with, or is out of range.", out)
     yield from _gauge("gpuyard_agents_connected", "Agents whose stream is open.", [((), float(stats.agents))])
 
 

@@ -16,6 +16,7 @@ from gpuyard.model.explanation import Explanation, Forecast, QueueStanding
 from gpuyard.model.plan import Plan
 from gpuyard.model.reasons import Reason
 from gpuyard.model.snapshot import Change, Snapshot
+from gpuyard.service.issues import Issues
 from gpuyard.service.stats import Stats
 from gpuyard.wire.access import Caller
 from gpuyard.wire.agents import AttemptId, LogPiece
@@ -139,6 +140,9 @@ class ManagerPort(Protocol):
 
     async def snapshot(self) -> Snapshot:
         """The state as the core sees it."""
+
+    def issues(self) -> Issues:
+        """What cannot be planned on or done at the moment."""
 
     def standing(self) -> tuple[QueueStanding, ...]:
         """What each queue is owed, holds and wants; where a plan is just being made, before it."""

@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from gpuyard.errors import InputError, QueueTreeError, RefusedError, ServiceError, StoreError
+from gpuyard.errors import InputError, NotRecordedError, QueueTreeError, RefusedError, ServiceError, StoreError
 from gpuyard.files.tree import NOT_JSON, NOT_YAML
 from gpuyard.model.reasons import Reason
 from gpuyard.wire.rest import Problem
@@ -225,6 +225,9 @@ def problem_of(error: Exception) -> Problem | None:
     match error:
         case RefusedError():
             return problem(ProblemReason(error.reason), error.what, fix=error.fix, field=error.field)
+        case NotRecordedError() if error.__cause__ is None:
+            # A value is out of range; with a cause it is a bug, which is logged.
+            return problem(ProblemReason.BAD_VALUE, error.why, fix="change the value")
         case QueueTreeError():
             return _problem_of_tree(error)
         case InputError():

@@ -13,9 +13,12 @@ from typing import Final
 from msgspec.structs import replace
 
 from gpuyard.loop.loop import Loop
+from gpuyard.loop.stand_ins import Kind, sound_queues
 from gpuyard.model.difference import Difference
 from gpuyard.model.explanation import Explanation, Forecast, QueueStanding, Standing
 from gpuyard.model.jobs import Job
+from gpuyard.model.limits import node_problem
+from gpuyard.model.nodes import Node
 from gpuyard.model.plan import Plan
 from gpuyard.model.snapshot import Change, JobSeen, Snapshot, TimePassed
 from gpuyard.scheduler.cycle import plan
@@ -55,7 +58,9 @@ class Questions:
             # It was over before its turn to be explained came.
             record = self.state.jobs.get(job)
             return Explanation(job, record.team if record else "", Standing.FINISHED)
-        return _as_its_owner_knows_it(self.state, explain_on(self.loop.ledger, job, self.loop.policy))
+        found = _as_its_owner_knows_it(self.state, explain_on(self.loop.ledger, job, self.loop.policy))
+        why = self.loop.containment.left.why_job(self.loop.ledger.jobs[job])
+        return found if why is None else replace(found, blockers=(why.reason, *found.blockers))
 
     def standings(self) -> tuple[QueueStanding, ...]:
         return standings(self.loop.ledger, self.loop.policy)
@@ -68,15 +73,17 @@ class Questions:
 
     def empty_cluster(self) -> EmptyCluster | None:
         """The cluster with everything up and nothing running; None while no machine has ever been seen."""
-        nodes = tuple(
-            replace(node_seen_as(node), ready=True, cordoned=False) for node in self.state.nodes.values() if node.seen
-        )
+        seen = (replace(node_seen_as(one), ready=True, cordoned=False) for one in self.state.nodes.values() if one.seen)
+        nodes = tuple(node for node in seen if self._is_planned_on(node))
         if not nodes:
             return None
-        before = self._empty
-        if before is None or (before.nodes, before.queues) != (nodes, self.state.queues):
-            self._empty = EmptyCluster(nodes, self.state.queues, self.loop.policy)
+        before, queues = self._empty, sound_queues(self.state.queues, ())
+        if before is None or (before.nodes, before.queues) != (nodes, queues):
+            self._empty = EmptyCluster(nodes, queues, self.loop.policy)
         return self._empty
+
+    def _is_planned_on(self, node: Node) -> bool:
+        return self.loop.containment.left.of(Kind.NODE, node.name) is None and not node_problem(node)
 
     def what_if(self, changes: tuple[Change, ...]) -> Difference:
         return what_if_on(self.loop.ledger, changes, self.loop.policy)
@@ -89,7 +96,7 @@ class Questions:
         journal.record(events, now_ms)
         changes = tuple(change for change in world.observe() if not isinstance(change, TimePassed))
         jobs = tuple(event.job for event in events if isinstance(event, JobSubmitted))
-        return DryRun(self.what_if(changes), jobs)
+        return DryRun(self.what_if(self.loop.containment.left.as_planned(changes)), jobs)
 
     def forecasts(self, jobs: Sequence[str]) -> dict[str, Forecast]:
         """When these are thought to start; empty where too many wait."""

@@ -27,12 +27,15 @@ class ScheduleWatch:
     def __init__(self, state: State) -> None:
         self.state = state
         self._known: dict[str, _Known] = {}
+        self.broken: dict[str, Exception] = {}
+        """Schedules whose next time cannot be worked out, e.g. as the machine lost their time zone."""
 
     def due(self, now_ms: int) -> list[str]:
         """Schedules of which a planned time has come, those first that have waited longest."""
         schedules = self.state.schedules
         if len(self._known) > len(schedules):
             self._known = {id: known for id, known in self._known.items() if id in schedules}
+            self.broken = {id: error for id, error in self.broken.items() if id in schedules}
         found = [
             (next_ms, id)
             for id, schedule in schedules.items()
@@ -44,9 +47,17 @@ class ScheduleWatch:
         """Its next planned time that is not settled; None where it stands still, or its days have run out."""
         known = self._known.get(schedule.id)
         if known is None or known.record is not schedule:
-            known = _Known(schedule, next_time(schedule))
+            known = _Known(schedule, self._next_time(schedule))
             self._known[schedule.id] = known
         return known.next_ms
+
+    def _next_time(self, schedule: ScheduleRecord) -> int | None:
+        self.broken.pop(schedule.id, None)
+        try:
+            return next_time(schedule)
+        except Exception as error:
+            self.broken[schedule.id] = error
+            return None
 
 
 def next_time(schedule: ScheduleRecord) -> int | None:

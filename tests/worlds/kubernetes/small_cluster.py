@@ -14,6 +14,7 @@ import msgspec
 
 from gpuyard.kubeapi.follow import Changed, Gone, Listed
 from gpuyard.kubeapi.moments import text_of
+from gpuyard.loop.containment import Trouble
 from gpuyard.loop.loop import Loop
 from gpuyard.policies.policy import DEFAULT, Policy
 from gpuyard.worlds.kubernetes import objects
@@ -43,6 +44,10 @@ def all_done(write: object) -> str:
     return "done"
 
 
+def is_a_bug(trouble: Trouble) -> None:
+    raise AssertionError(f"{trouble.text}\n{trouble.fault.trace}")
+
+
 class SmallCluster:
     """What is true, and the scheduler that follows it."""
 
@@ -63,6 +68,8 @@ class SmallCluster:
         self.saved = SavePlaces((), ())
         self.grace_ms = 0
         """How long a pod takes to end."""
+        self.contained: Callable[[Trouble], None] = is_a_bug
+        """What becomes of an exception that the scheduler would survive."""
         self.said: list[str] = []
         """What was done, in order."""
         self.written: list[BindPod] = []
@@ -117,6 +124,7 @@ class SmallCluster:
         before = len(self.said)
         if self.loop is None:
             self.loop = Loop(self.world, self.policy)
+            self.loop.containment.reports.listen(self.contained)
         self.loop.cycle()
         while self.world.errands:
             self._carry_out(self.world.errands.popleft())

@@ -11,7 +11,8 @@ from msgspec.structs import replace
 
 from gpuyard.errors import InputError, RefusedError, ServiceError
 from gpuyard.model.work import Array, Work
-from gpuyard.service.core import Clock, Core
+from gpuyard.service.clock import Clock
+from gpuyard.service.core import Core
 from gpuyard.wire.agents import RunAs
 from gpuyard.worlds.standalone.desired import run_as
 from gpuyard.worlds.standalone.events import Restored, UidRangeSet

@@ -122,7 +122,7 @@ class Yard:
         placings = tuple(
             Placing(
                 task,
-                Place(node, (DeviceShare(position, MILLI, MEMORY_MIB),)),
+                Place(node, (DeviceShare(position % 8, MILLI, MEMORY_MIB),)),
                 Reason(Token.PLACED),
                 self.task(id, task).attempt + 1,
             )

@@ -32,10 +32,12 @@ async def livez(call: Call) -> Answer:
 
 
 async def readyz(call: Call) -> Answer:
+    """While planning fails the service still answers, takes jobs, and lets run what runs: it is ready, and says so."""
     if call.manager.unready:
         fix = "try again; what runs goes on, and the log of the manager says more"
         raise RefusedError(ProblemReason.UNAVAILABLE, call.manager.unready, fix=fix)
-    return Answer()
+    pause = call.manager.issues().pause
+    return Answer() if pause is None else Answer(text=f"ready, but planning fails: {pause.fault.id} in the log\n")
 
 
 async def version(call: Call) -> Answer:
@@ -64,6 +66,7 @@ async def status(call: Call) -> Answer:
     veil = Veil(state, call.caller)
     devices = {name: list(device_objects(state, node, veil)) for name, node in state.nodes.items()}
     ready = [name for name, node in state.nodes.items() if node_state(state, node) == "ready"]
+    issues = manager.issues().warnings(whole=veil.lifted)
     free = [device.free_milli for name in ready for device in devices[name] if device.healthy]
     jobs = dict.fromkeys(JobState, 0)
     for job in state.jobs.values():
@@ -89,6 +92,7 @@ async def status(call: Call) -> Answer:
                 *_unready_warning(manager),
                 *_agent_warning(manager),
                 *_clock_warnings(manager),
+                *issues,
             ),
             pool=manager.stats.pool,
         )

@@ -46,8 +46,9 @@ async def list_nodes(call: Call) -> Answer:
     found = list(islice(names, limit + 1))
     heard = call.manager.heard_at_ms
     nodes = [call.state.nodes[name] for name in found[:limit]]
+    shown_on = call.manager.issues().shown_on
     async with call.service.traffic.reading.turn(call.caller.user):
-        items = await in_slices(nodes, lambda node: node_object(call.state, node, veil, heard(node.name)))
+        items = await in_slices(nodes, lambda node: shown_on(node_object(call.state, node, veil, heard(node.name))))
     more = next_cursor(call, (found[limit - 1],)) if len(found) > limit else None
     return Answer(Page(tuple(items), more, call.state.seq))
 
@@ -94,7 +95,7 @@ def _no_machine(name: str) -> RefusedError:
 
 def _answer(call: Call, node: NodeRecord) -> Answer:
     seen = node_object(call.state, node, Veil(call.state, call.caller), call.manager.heard_at_ms(node.name))
-    return Answer(seen, revision=node.revision)
+    return Answer(call.manager.issues().shown_on(seen), revision=node.revision)
 
 
 async def list_devices(call: Call) -> Answer:

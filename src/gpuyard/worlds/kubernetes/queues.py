@@ -15,8 +15,8 @@ from typing import Final, Literal, NamedTuple
 
 import msgspec
 
+from gpuyard.model.limits import MAX_AMOUNT
 from gpuyard.model.quantities import CPU, GPU, MEMORY, MILLI
-from gpuyard.model.queue_rules import MAX_AMOUNT
 from gpuyard.model.queues import DEFAULT_QUEUE_PRIORITY, MAX_QUEUE_DEPTH, MAX_QUEUES, Queue, QueueShare
 from gpuyard.model.text import amount_text
 from gpuyard.worlds.kubernetes.durations import duration_ms

@@ -67,6 +67,8 @@ class Hub:
         self.began_ms = now_ms
         self.former_lease_ms = state.lease_ms or (DEFAULT_LEASE_MS if state.seq else 0)
         """Managers before this one gave leases of up to this; they count from its start, at the latest."""
+        self.broken: dict[str, Exception] = {}
+        """Why it cannot be worked out what a machine is to be told."""
         self.contacts: dict[str, Contact] = {name: Contact(now_ms, now_ms) for name in state.nodes}
 
     def opening(self) -> Iterator[Event]:
@@ -125,8 +127,20 @@ class Hub:
             # Before its first report nobody knows what it has.
             if contact.due and contact.connected and contact.report.sent_ms and name in self.state.nodes:
                 contact.due = False
-                contact.telling = told[name] = self._desired(name, contact)
+                desired = self._desired_or_last(name, contact)
+                if desired is not None:
+                    contact.telling = told[name] = desired
         return told
+
+    def _desired_or_last(self, name: str, contact: Contact) -> Desired | None:
+        """What it is to be told; where that cannot be worked out, what it was told last: its lease goes on."""
+        try:
+            desired = self._desired(name, contact)
+        except Exception as error:
+            self.broken[name] = error
+            return None if contact.told is None else replace(contact.told, echo_ms=contact.report.sent_ms)
+        self.broken.pop(name, None)
+        return desired
 
     def sent(self, messages: Mapping[str, Desired]) -> None:
         """These are durable, and have been sent."""
@@ -156,21 +170,28 @@ class Hub:
 
     def tick(self, now_ms: int, wall_ms: int) -> Iterator[Event]:
         """Who has not been heard of for too long, and what of theirs must have ended by now."""
+        yield from self.tick_leases(now_ms)
+        for name in list(self.state.nodes):
+            yield from self.tick_node(name, now_ms, wall_ms)
+
+    def tick_leases(self, now_ms: int) -> Iterator[Event]:
         if self.former_lease_ms > self.lease_ms and now_ms - self.began_ms > self.former_lease_ms:
             self.former_lease_ms = self.lease_ms
             yield LeaseSet(self.lease_ms)
-        for name, node in list(self.state.nodes.items()):
-            contact = self.contacts.setdefault(name, Contact(now_ms, now_ms))
-            if contact.connected and node.silent_since_ms is None:
-                yield from contact.health.settle(self.state, name, now_ms)
-            if node.seen and node.silent_since_ms is None and now_ms - contact.heard_ms > self.lease_ms:
-                yield NodeSilent(name)
-            if node.seen and not node.lost and now_ms > self._certain_at_ms(name, contact.heard_ms):
-                yield NodeLost(name)
-            if self.state.nodes[name].lost:
-                yield from lost_attempts(self.state, name, wall_ms)
-            elif self.state.placed.get(name) and now_ms > self._certain_at_ms(name, contact.incarnation_ms):
-                yield from of_orphans(self.state, name, wall_ms)
+
+    def tick_node(self, name: str, now_ms: int, wall_ms: int) -> Iterator[Event]:
+        node = self.state.nodes[name]
+        contact = self.contacts.setdefault(name, Contact(now_ms, now_ms))
+        if contact.connected and node.silent_since_ms is None:
+            yield from contact.health.settle(self.state, name, now_ms)
+        if node.seen and node.silent_since_ms is None and now_ms - contact.heard_ms > self.lease_ms:
+            yield NodeSilent(name)
+        if node.seen and not node.lost and now_ms > self._certain_at_ms(name, contact.heard_ms):
+            yield NodeLost(name)
+        if self.state.nodes[name].lost:
+            yield from lost_attempts(self.state, name, wall_ms)
+        elif self.state.placed.get(name) and now_ms > self._certain_at_ms(name, contact.incarnation_ms):
+            yield from of_orphans(self.state, name, wall_ms)
 
     def refuse_while_leased(self, name: str, now_ms: int) -> None:
         """Who declares a machine lost may be wrong about it: before its lease is over, what it was given may run.

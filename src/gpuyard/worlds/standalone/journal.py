@@ -2,7 +2,8 @@
 
 Place in the flow: decide, planning, reports ─events─▶ **journal** ─entries─▶ store. Nobody outside is told of anything
 before it is durable: answers, agents and watchers wait for `durable_seq`. Invariant: the state is the fold of all
-entries, written and pending.
+entries, written and pending; what is recorded together, with all that follows from it, is entered as a whole or not at
+all.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from typing import Final
 
 import msgspec
 
-from gpuyard.errors import StoreConflictError, StoreError
+from gpuyard.errors import GpuyardError, NotRecordedError, StoreConflictError, StoreError
+from gpuyard.worlds.standalone.acceptable import event_problem
 from gpuyard.worlds.standalone.consequences import follow_ups
 from gpuyard.worlds.standalone.events import (
     DECODER,
@@ -31,6 +33,7 @@ from gpuyard.worlds.standalone.fold import fold
 from gpuyard.worlds.standalone.records import State
 from gpuyard.worlds.standalone.snapshot_draft import SnapshotDraft
 from gpuyard.worlds.standalone.store.port import Entry, Store
+from gpuyard.worlds.standalone.undo import Watch
 
 SNAPSHOT_EVERY: Final = 5_000
 """Entries between two snapshots: a restart replays no more than about twice as many."""
@@ -39,6 +42,15 @@ READ_AT_ONCE: Final = 5_000
 _STATE: Final[msgspec.msgpack.Decoder[State]] = msgspec.msgpack.Decoder(State)
 
 Listener = Callable[[Event, Entry], None]
+
+
+def _in_words(error: Exception) -> str:
+    return str(error) if isinstance(error, GpuyardError) else f"{type(error).__name__}: {error}"
+
+
+def _job_of(event: Event) -> str:
+    job = getattr(event, "job", "")
+    return str(getattr(job, "id", job))
 
 
 def restored(seq: int, at_ms: int) -> Entry:
@@ -57,26 +69,52 @@ class Journal:
         self.snapshot_seq = 0
         self.snapshot_every = SNAPSHOT_EVERY
         self.listeners: list[Listener] = []
-        """Told of every event as soon as it is entered, before it is durable."""
+        """Told of every event once all that is recorded together is entered, before it is durable."""
+        self._watch = Watch(state)
 
     def record(self, events: Iterable[Event], at_ms: int, actor: str = "") -> int:
-        """Enter events and all that follows from them; the number of the last."""
-        for event in events:
-            follow = deque([event])
-            while follow:
-                following = follow.popleft()
-                self._enter(following, at_ms, actor)
-                follow.extend(follow_ups(self.state, following))
+        """Enter events and all that follows from them, and return the number of the last.
+
+        Raise what the events' maker raises, or NotRecordedError where one of them cannot be folded or planned on. Then
+        nothing is entered: neither what came before it, nor what would have followed.
+        """
+        entered: list[tuple[Event, Entry]] = []
+        self._watch.begin()
+        try:
+            for event in events:
+                follow = deque([event])
+                while follow:
+                    following = follow.popleft()
+                    entered.append((following, self._enter(following, at_ms, actor)))
+                    follow.extend(self._follow_ups(following))
+        except BaseException:
+            self._watch.undo()
+            raise
+        self.pending += [entry for _, entry in entered]
+        for event, entry in entered:
+            for listener in self.listeners:
+                listener(event, entry)
         return self.state.seq
 
-    def _enter(self, event: Event, at_ms: int, actor: str) -> None:
-        seq = self.state.seq + 1
-        team, objects = concerns(self.state, event)
-        entry = Entry(seq, at_ms, kind_of(event), msgspec.json.encode(event), actor, team, objects)
-        fold(self.state, event, seq, at_ms)
-        self.pending.append(entry)
-        for listener in self.listeners:
-            listener(event, entry)
+    def _enter(self, event: Event, at_ms: int, actor: str) -> Entry:
+        problem = event_problem(event)
+        if problem:
+            raise NotRecordedError(kind_of(event), problem, _job_of(event))
+        try:
+            seq = self.state.seq + 1
+            team, objects = concerns(self.state, event)
+            entry = Entry(seq, at_ms, kind_of(event), msgspec.json.encode(event), actor, team, objects)
+            fold(self.state, event, seq, at_ms)
+        except Exception as error:
+            raise NotRecordedError(kind_of(event), _in_words(error), _job_of(event)) from error
+        return entry
+
+    def _follow_ups(self, event: Event) -> list[Event]:
+        try:
+            return list(follow_ups(self.state, event))
+        except Exception as error:
+            why = f"what follows from it: {_in_words(error)}"
+            raise NotRecordedError(kind_of(event), why, _job_of(event)) from error
 
     def take_pending(self) -> list[Entry]:
         """What is to be written next, all together."""

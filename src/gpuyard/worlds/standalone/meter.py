@@ -58,9 +58,10 @@ def _run_to(state: State, at_ms: int) -> None:
         name: max(team.held_milli - (owed.get(name) or 0), 0) if owed.get(name, 0) is not None else 0
         for name, team in meter.teams.items()
     }
-    for name, team in meter.teams.items():
-        if team.held_milli:
-            team.borrowed_ratio_ppm_ms += borrowed[name] * PPM * elapsed // team.held_milli
+    for name, team in list(meter.teams.items()):
+        if borrowed[name]:
+            ratio = team.borrowed_ratio_ppm_ms + borrowed[name] * PPM * elapsed // team.held_milli
+            meter.teams[name] = TeamMeter(team.held_milli, ratio)
     total = sum(borrowed.values())
     if total:
         _lend(state, owed, total, elapsed)
@@ -79,8 +80,8 @@ def take(state: State, job: JobRecord, task: int, at_ms: int) -> None:
     """From now on a task holds its shares."""
     run_on(state, at_ms)
     state.meter.at_ms = max(state.meter.at_ms, at_ms)
-    team = state.meter.teams.setdefault(job.team, TeamMeter())
-    team.held_milli += milli_of(state, job, task)
+    team = state.meter.teams.get(job.team) or TeamMeter()
+    state.meter.teams[job.team] = TeamMeter(team.held_milli + milli_of(state, job, task), team.borrowed_ratio_ppm_ms)
     state.meter.marks[job.id, task] = (at_ms, team.borrowed_ratio_ppm_ms)
 
 
@@ -92,7 +93,7 @@ def give_back(state: State, job: JobRecord, event: AttemptEnded) -> None:
     state.meter.marks.pop((job.id, event.task), None)
     team = state.meter.teams.get(job.team)
     if team is not None:
-        team.held_milli -= held
+        state.meter.teams[job.team] = TeamMeter(team.held_milli - held, team.borrowed_ratio_ppm_ms)
     task = job.tasks[event.task]
     if event.done or not task.started_at_ms:
         return

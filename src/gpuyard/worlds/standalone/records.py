@@ -304,7 +304,7 @@ class Receipt(msgspec.Struct, frozen=True, gc=False):
     at_ms: int
 
 
-class TeamMeter(msgspec.Struct):
+class TeamMeter(msgspec.Struct, frozen=True):
     """How one team's use runs on. `borrowed_ratio_ppm_ms` is the integral of the part of it that was borrowed."""
 
     held_milli: int = 0
