@@ -304,8 +304,15 @@ class Manager:
                 await asyncio.sleep(REOPEN_MS / 1000)
 
     async def _keep_snapshot(self, snapshot: SnapshotDraft | None) -> None:
-        if snapshot is not None:
-            await self._keep(lambda: self.store.save_snapshot(snapshot.stored()))
+        """Save it; where it cannot be encoded, the log alone has to do."""
+        if snapshot is None:
+            return
+        try:
+            stored = await self._in(self._writing, snapshot.stored)
+        except Exception as error:
+            self.core.contained.failed("snapshot", error)
+            return
+        await self._keep(lambda: self.store.save_snapshot(stored))
 
     async def _keep(self, write: Callable[[], object]) -> bool:
         """Write what can wait. Where the database is away it does: the next append finds it again."""
