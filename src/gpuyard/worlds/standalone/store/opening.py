@@ -9,17 +9,18 @@ from gpuyard.worlds.standalone.store.address import PostgresAddress, address_of
 from gpuyard.worlds.standalone.store.sql_store import SqlStore
 
 
-def open_store(address: str | Path) -> SqlStore:
+def open_store(address: str | Path, markers: Path | None = None) -> SqlStore:
     """The store at this address, not connected yet; `open` makes it ready to write.
 
-    A path, sqlite:///PATH, or postgresql://USER:PASSWORD@HOST:PORT/DATABASE with the options of `address`.
+    A path, sqlite:///PATH, or postgresql://USER:PASSWORD@HOST:PORT/DATABASE with the options of `address`. What this
+    machine knows of a database on a server is kept in the folder `markers`; of a file it is kept beside that.
     """
     found = address_of(address)
     # Each driver takes time to load, and one of them is enough.
     if isinstance(found, PostgresAddress):
         from gpuyard.worlds.standalone.store.postgres import PostgresStore
 
-        return PostgresStore(found)
+        return PostgresStore(found, markers)
     from gpuyard.worlds.standalone.store.sqlite import SqliteStore
 
     return SqliteStore(found.path)
