@@ -67,6 +67,7 @@ class Core:
         self.idle = IdleWatch(journal.state)
         self.schedules = ScheduleWatch(journal.state)
         journal.listeners.append(self._tell_agents)
+        self.journal.enter_found(clock.wall_ms())
         self.journal.record([*self.hub.opening(), *self._not_heard_yet()], clock.wall_ms())
 
     def _not_heard_yet(self) -> list[Event]:

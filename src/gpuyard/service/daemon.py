@@ -21,7 +21,7 @@ from gpuyard import __version__
 from gpuyard.model.queues import Queue
 from gpuyard.platform.clock import wall_ms
 from gpuyard.platform.files import write_private
-from gpuyard.platform.home import DATABASE_FILE, SERVER_FILE
+from gpuyard.platform.home import DATABASE_FILE, SERVER_FILE, markers_of
 from gpuyard.platform.listening import host_name, local_addresses
 from gpuyard.service.agents import AgentServer
 from gpuyard.service.certificates import Authority, fingerprint_of
@@ -76,7 +76,9 @@ class Daemon:
         """Until a signal, or until the manager can go on no more (its error is raised)."""
         make_state_folder(self.settings.home)
         self._listen_to_signals()
-        manager = Manager(open_store(self.settings.store_address), lease_ms=self.settings.lease_ms)
+        manager = Manager(
+            open_store(self.settings.store_address, markers_of(self.settings.home)), lease_ms=self.settings.lease_ms
+        )
         await manager.start()
         try:
             await self._serve(manager, ready)

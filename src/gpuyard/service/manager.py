@@ -26,6 +26,7 @@ from gpuyard.policies.policy import DEFAULT, Policy
 from gpuyard.service.core import Batch, Clock, Core
 from gpuyard.service.port import Done, ParcelSource
 from gpuyard.service.questions import Questions
+from gpuyard.service.soundness import Soundness
 from gpuyard.service.stats import Stats
 from gpuyard.wire.access import Caller
 from gpuyard.wire.agents import (
@@ -150,15 +151,21 @@ class Manager:
         loop = asyncio.get_running_loop()
         await self._in(self._writing, self.store.open)
         journal = await self._in(self._writing, lambda: load(self.store))
+        self.soundness = Soundness(self.store, journal)
+        self.soundness.tell()
         self.core = Core(journal, self.clock, self.policy, self.lease_ms)
         self.questions = Questions(self.core.loop, self.state)
         journal.listeners.append(self._count)
         self.failed = loop.create_future()
         self._advanced = loop.create_future()
         self.stats.started_at_ms = self.clock.wall_ms()
-        self._tasks = [asyncio.create_task(self._guard(part)) for part in (self._write, self._plan, self._tick)]
+        self._tasks = [asyncio.create_task(self._guard(part)) for part in self._parts]
         self.ready = True
         self._changed()
+
+    @property
+    def _parts(self) -> tuple[Callable[[], Awaitable[None]], ...]:
+        return self._write, self._plan, self._tick, self.soundness.look_at_the_rest
 
     async def stop(self) -> None:
         """Write what is pending and let go of the store."""

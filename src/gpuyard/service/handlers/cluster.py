@@ -12,7 +12,9 @@ from gpuyard.service.moments import moment
 from gpuyard.service.openapi import openapi
 from gpuyard.service.port import ManagerPort
 from gpuyard.service.redact import Veil
+from gpuyard.service.soundness import database_health
 from gpuyard.service.views import device_objects, isolation_of, node_state
+from gpuyard.wire.access import Permission
 from gpuyard.wire.rest import Status, Version, Whoami
 from gpuyard.worlds.standalone.lifecycle import JobState
 
@@ -67,6 +69,7 @@ async def status(call: Call) -> Answer:
             started_at=moment(manager.stats.started_at_ms),
             warnings=(*call.service.settings.warnings, *_agent_warning(manager)),
             pool=manager.stats.pool,
+            database_health=database_health(manager.soundness, detailed=call.caller.may(Permission.RUN_NODES)),
         )
     )
 

@@ -28,6 +28,7 @@ from gpuyard.worlds.standalone.records import (
     TokenRecord,
     UserRecord,
 )
+from gpuyard.worlds.standalone.store.quarantine import EntriesQuarantined, EntriesReleased
 
 
 class _Event(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
@@ -390,6 +391,8 @@ Event = (
     | DayClosed
     | JobsForgotten
     | Noted
+    | EntriesQuarantined
+    | EntriesReleased
     | ScheduleEvent
 )
 

@@ -14,7 +14,7 @@ import hashlib
 import os
 import tempfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import IO, Final, Protocol
@@ -24,7 +24,7 @@ import msgspec
 from gpuyard import __version__
 from gpuyard.errors import StoreError
 from gpuyard.worlds.standalone.store.chain import CHECKSUM_BYTES, Gap, Head, Link, link_of
-from gpuyard.worlds.standalone.store.port import DailySum, Entry, StoredSnapshot
+from gpuyard.worlds.standalone.store.port import DailySum, Entry, Progress, StoredSnapshot, no_progress
 
 FORMAT: Final = 3
 """Since 2 its entries may be about schedules, which an older gpuyard does not know; since 3 they have checksums. Older
@@ -43,13 +43,6 @@ ENTRIES: Final = b"e"
 LINKS: Final = b"l"
 """Entries, and their checksums one after the other."""
 GAPS: Final = b"g"
-
-Progress = Callable[[int, int], None]
-"""Called with how many entries are done, and how many there are at most."""
-
-
-def no_progress(done: int, of: int) -> None:
-    """Nobody looks."""
 
 
 class Header(msgspec.Struct, frozen=True):

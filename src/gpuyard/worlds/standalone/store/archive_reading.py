@@ -1,7 +1,7 @@
 """Reading the file of a backup, and finding what is damaged in it before anything is done with it.
 
-Place in the flow: file ─frames─▶ **these** ─pages─▶ store. Invariant: a file that passes the check holds what was backed
-up, to the last byte; of any other it is said what is wrong, and where.
+Place in the flow: file ─frames─▶ **these** ─pages─▶ store. Invariant: a file that passes the check holds what was
+backed up, to the last byte; of any other it is said what is wrong, and where.
 """
 
 from __future__ import annotations

@@ -15,10 +15,10 @@ from pathlib import Path
 
 from gpuyard.errors import StoreDamagedError, StoreError
 from gpuyard.worlds.standalone.store.address import address_of
-from gpuyard.worlds.standalone.store.archive import Header, Page, Progress, no_progress
+from gpuyard.worlds.standalone.store.archive import Header, Page
 from gpuyard.worlds.standalone.store.archive_reading import check_archive, read_pages
 from gpuyard.worlds.standalone.store.opening import open_store
-from gpuyard.worlds.standalone.store.port import Entry
+from gpuyard.worlds.standalone.store.port import Entry, Progress, no_progress
 from gpuyard.worlds.standalone.store.sql_store import SqlStore
 
 _log = logging.getLogger(__name__)

@@ -21,9 +21,10 @@ import msgspec
 from gpuyard.errors import StoreError
 from gpuyard.worlds.standalone.store import backup as single
 from gpuyard.worlds.standalone.store.address import beside
-from gpuyard.worlds.standalone.store.archive import MAGIC, Header, Progress, no_progress
+from gpuyard.worlds.standalone.store.archive import MAGIC, Header
 from gpuyard.worlds.standalone.store.archive_reading import check_archive
 from gpuyard.worlds.standalone.store.opening import is_there, open_store
+from gpuyard.worlds.standalone.store.port import Progress, no_progress
 
 MAIN: Final = "gpuyard"
 """What the manager's own archive is called in a tar."""
@@ -74,6 +75,16 @@ def restore(
         for part in found:
             single.restore(folder / part, beside(address, part), force=True, markers=markers)
     return _contents(main, headers)
+
+
+def check(path: str | Path, parts: Sequence[str]) -> Contents:
+    """Read all of a backup; what is damaged in it is found and named."""
+    if not _is_tar(path):
+        return _contents(check_archive(path), {})
+    with tempfile.TemporaryDirectory(prefix="gpuyard-verify-") as name:
+        folder = Path(name)
+        headers = {part: check_archive(folder / part) for part in (MAIN, *_unpack(path, folder, parts))}
+    return _contents(headers.pop(MAIN), headers)
 
 
 def _contents(header: Header, parts: dict[str, Header]) -> Contents:

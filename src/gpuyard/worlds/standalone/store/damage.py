@@ -28,7 +28,8 @@ class Place:
 
     def __init__(self, address: SqliteAddress | PostgresAddress) -> None:
         self.address = address
-        self._part, self._whole = part_of(address)
+        self.part, self._whole = part_of(address)
+        """Which part of a manager's state it is; "": the manager's own."""
 
     def __str__(self) -> str:
         return str(self.address)
@@ -74,7 +75,7 @@ class Place:
     def lost(self, known: Marker, what: str, otherwise: str) -> StoreDamagedError:
         """It is not the database that this machine knows."""
         return StoreDamagedError(
-            f"the database {self} {what}: its log had {known.last_seq} entries at {_when(known.at_ms)}",
+            f"the database {self} {what}: its log had {known.last_seq} entries at {time_text(known.at_ms)}",
             fix=f"{self.restore}; or {otherwise}: gpuyard store accept {self.option}",
         )
 
@@ -123,5 +124,8 @@ def _unknown(place: Place, marker: MarkerFile | NoMarker) -> StoreDamagedError:
     )
 
 
-def _when(at_ms: int) -> str:
-    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+def time_text(at_ms: int) -> str:
+    try:
+        return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    except (ValueError, OverflowError, OSError):
+        return f"{at_ms} ms"

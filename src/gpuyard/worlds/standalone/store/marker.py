@@ -1,7 +1,7 @@
 """What the machine knows of a database without asking it: that a log was kept there, and how far it had come.
 
-Place in the flow: store ─every append─▶ **marker** ─next open─▶ is it still that log, and no shorter? A database that is
-empty, older or another one is then never taken for a new cluster. The marker is one small file, written after the
+Place in the flow: store ─every append─▶ **marker** ─next open─▶ is it still that log, and no shorter? A database that
+is empty, older or another one is then never taken for a new cluster. The marker is one small file, written after the
 database has the entries, so it is never ahead of it. A kill of the process loses nothing of it; a loss of power may
 leave it at what was synced last. Invariant: it never holds more than was durable.
 """

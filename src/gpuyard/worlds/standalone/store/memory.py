@@ -14,10 +14,18 @@ from enum import Enum
 from typing import Final
 
 from gpuyard.errors import StoreBusyError, StoreDamagedError, StoreGoneError, StoreWaitError
-from gpuyard.worlds.standalone.store.archive import Page, Progress, no_progress, write_archive
+from gpuyard.worlds.standalone.store.archive import Page, write_archive
 from gpuyard.worlds.standalone.store.chain import START, Gap, Head, Link, chained, link_of, merged, runs
 from gpuyard.worlds.standalone.store.checks import check_entries, check_sums, not_next
-from gpuyard.worlds.standalone.store.port import DailySum, Entry, Quarantine, StoredSnapshot, Verification
+from gpuyard.worlds.standalone.store.port import (
+    DailySum,
+    Entry,
+    Progress,
+    Quarantine,
+    StoredSnapshot,
+    Verification,
+    no_progress,
+)
 from gpuyard.worlds.standalone.store.quarantine import note_all, quarantine_of
 from gpuyard.worlds.standalone.store.search import MAX_RESULTS, Search
 from gpuyard.worlds.standalone.store.sql_store import KEPT_SNAPSHOTS
@@ -136,6 +144,9 @@ class MemoryStore:
     def quarantine(self) -> Quarantine:
         return self._quarantine
 
+    def way_back(self, seq: int = 0) -> str:
+        return "restore a backup"
+
     def check(self) -> Verification:
         found = self.verify()
         if found.damage:
@@ -143,7 +154,7 @@ class MemoryStore:
             raise StoreDamagedError(f"this memory is damaged: {what.what}", fix="restore a backup", seq=what.seq)
         return found
 
-    def verify(self) -> Verification:
+    def verify(self, progress: Progress = no_progress) -> Verification:
         disk = self._disk
         check = LogCheck(0, self._quarantine.entries)
         links = links_of(disk, 0, len(disk.log))

@@ -6,6 +6,7 @@ from contextlib import closing
 from pathlib import Path
 
 from gpuyard.worlds.standalone.store.address import PostgresAddress, address_of
+from gpuyard.worlds.standalone.store.marker import MARKER_SUFFIX
 from gpuyard.worlds.standalone.store.sql_store import SqlStore
 
 
@@ -30,7 +31,8 @@ def is_there(address: str | Path) -> bool:
     """Whether something was ever kept at this address."""
     found = address_of(address)
     if not isinstance(found, PostgresAddress):
-        return found.path.exists()
+        # One that is gone, and of which a marker is left, is not one that never was.
+        return found.path.exists() or found.path.with_name(found.path.name + MARKER_SUFFIX).exists()
     from gpuyard.worlds.standalone.store.postgres import PostgresSession
 
     with closing(PostgresSession(found)) as session:

@@ -6,10 +6,17 @@ thread at a time. Invariant: one writer; an append is durable as a whole when it
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
+
+Progress = Callable[[int, int], None]
+"""Called with how many entries are done, and how many there are at most."""
+
+
+def no_progress(done: int, of: int) -> None:
+    """Nobody looks."""
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False):
@@ -118,11 +125,14 @@ class Store(Protocol):
     def check(self) -> Verification:
         """Before a start: whether it holds what was written. StoreDamagedError names the first thing that is bad."""
 
-    def verify(self) -> Verification:
+    def verify(self, progress: Progress = no_progress) -> Verification:
         """The same for everything there is, beside the writer; it tells what is damaged and raises nothing for it."""
 
     def quarantine(self) -> Quarantine:
         """Entries that are kept and not used."""
+
+    def way_back(self, seq: int = 0) -> str:
+        """What to do where this store, or that entry of it, cannot be used; with the commands."""
 
     def last_seq(self) -> int:
         """0 where nothing was ever written."""

@@ -144,6 +144,9 @@ class PostgresStore(SqlStore):
     def _connect_reader(self) -> PostgresSession:
         return PostgresSession(self._address)
 
+    def _look_before_connecting(self) -> None:
+        """Connecting to a server changes nothing."""
+
     def set_aside(self) -> str:
         schema = self._address.schema
         name = f"{schema[:40]}_damaged_{wall_ms()}"
@@ -333,7 +336,14 @@ class _Checksum(msgspec.Struct, frozen=True, gc=False):
 
 
 def _rows(links: Sequence[Link]) -> list[_Row]:
-    return [_Row(*msgspec.structs.astuple(link.entry), link.checksum) for link in links]
+    return [_row(link) for link in links]
+
+
+def _row(link: Link) -> _Row:
+    entry = link.entry
+    return _Row(
+        entry.seq, entry.at_ms, entry.kind, entry.body, entry.actor, entry.team, entry.objects, checksum=link.checksum
+    )
 
 
 def _json(values: Sequence[Entry] | Sequence[_Checksum] | Sequence[DailySum]) -> str:

@@ -7,7 +7,7 @@ raises anything but a StoreError.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -104,5 +104,5 @@ def sums_of_day(session: Session, day: str) -> list[DailySum]:
 
 
 def sum_of(row: Row) -> DailySum:
-    values: list[Any] = [text(value) for value in row[:-1]]
-    return DailySum(*values, row[-1])
+    day, team, user, job, kind, cause, amount = row
+    return DailySum(text(day), text(team), text(user), text(job), text(kind), text(cause), amount)

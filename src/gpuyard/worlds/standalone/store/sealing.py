@@ -1,8 +1,8 @@
 """Giving checksums to a log that was written without them, once, when its database is brought up to date.
 
-Place in the flow: schema ─upgrade─▶ **sealing** ─▶ entries, snapshots, sums. Runs inside the transaction of the upgrade,
-so an interrupted one leaves the database as it was. What is damaged by then is sealed as it is found: no checksum says
-what it was. Invariant: afterwards every entry proves itself, and what retention took is known.
+Place in the flow: schema ─upgrade─▶ **sealing** ─▶ entries, snapshots, sums. Runs inside the transaction of the
+upgrade, so an interrupted one leaves the database as it was. What is damaged by then is sealed as it is found: no
+checksum says what it was. Invariant: afterwards every entry proves itself, and what retention took is known.
 """
 
 from __future__ import annotations

@@ -8,20 +8,29 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from functools import partial
 from typing import Final
 
 from gpuyard.errors import StoreDamagedError, StoreGoneError
 from gpuyard.platform.clock import wall_ms
 from gpuyard.worlds.standalone.store import rows, verify
 from gpuyard.worlds.standalone.store.address import PostgresAddress, SqliteAddress
-from gpuyard.worlds.standalone.store.archive import Page, Progress, no_progress, write_archive
+from gpuyard.worlds.standalone.store.archive import Page, write_archive
 from gpuyard.worlds.standalone.store.chain import START, Gap, Head, Link, chained, merged, runs, snapshot_checksum
 from gpuyard.worlds.standalone.store.checks import check_entries, check_sums, not_next
 from gpuyard.worlds.standalone.store.damage import Place, unfit_marker
 from gpuyard.worlds.standalone.store.marker import MarkerFile, NoMarker
-from gpuyard.worlds.standalone.store.port import DailySum, Entry, Quarantine, StoredSnapshot, Verification
+from gpuyard.worlds.standalone.store.port import (
+    DailySum,
+    Entry,
+    Progress,
+    Quarantine,
+    StoredSnapshot,
+    Verification,
+    no_progress,
+)
 from gpuyard.worlds.standalone.store.quarantine import KINDS, note_all, quarantine_of
 from gpuyard.worlds.standalone.store.replacing import add_snapshot, replace_all
 from gpuyard.worlds.standalone.store.rows import SUM_COLUMNS, SUM_KEY
@@ -62,6 +71,7 @@ class SqlStore(ABC):
     def _connect_reader(self) -> Session:
         """A further session, which locks nobody out."""
 
+    @abstractmethod
     def _look_before_connecting(self) -> None:
         """Refuse what connecting alone would change."""
 
@@ -97,6 +107,18 @@ class SqlStore(ABC):
         if not accept:
             self.marker.write(self._head, sync=True)
 
+    @contextmanager
+    def _reader(self) -> Iterator[Session]:
+        """A session on the log that this machine knows, beside the writer if there is one."""
+        self._look_before_connecting()
+        with closing(self._connect_reader()) as session, self.place.named():
+            unfit = unfit_marker(self.place, self.marker, session)
+            if unfit is not None:
+                raise unfit
+            require_current(session)
+            check_tables(session)
+            yield session
+
     def close(self) -> None:
         self.marker.close()
         if self._open_session is not None:
@@ -113,6 +135,9 @@ class SqlStore(ABC):
 
     def quarantine(self) -> Quarantine:
         return self._quarantine
+
+    def way_back(self, seq: int = 0) -> str:
+        return self.place.way_back(seq)
 
     def check(self) -> Verification:
         session = self._session
@@ -135,11 +160,28 @@ class SqlStore(ABC):
 
     def verify(self, progress: Progress = no_progress) -> Verification:
         """Look at everything, beside the writer if there is one, and change nothing."""
+        with self._reader() as session:
+            quarantine = quarantine_of(_of_kinds(session, KINDS))
+            return verify.everything(session, quarantine.entries, progress)
+
+    # ---------------------------------------------------------------------------------------------- for `store` commands
+
+    @contextmanager
+    def reading(self) -> Iterator[tuple[Callable[[int, int], list[Link]], Quarantine]]:
+        """Read entries as they are, damaged or not, beside the writer if there is one."""
         with closing(self._connect_reader()) as session, self.place.named():
             require_current(session)
             check_tables(session)
-            quarantine = quarantine_of(_of_kinds(session, KINDS))
-            return verify.everything(session, quarantine.entries, progress)
+            yield partial(rows.read_links, session), quarantine_of(_of_kinds(session, KINDS))
+
+    def link(self, seq: int) -> Link | None:
+        """One entry as it is, damaged or not."""
+        return rows.link_at(self._session, seq)
+
+    def holds_in_snapshots_only(self, seq: int) -> bool:
+        """Whether the state could not be made again without what an entry did."""
+        older = any(one < seq for (one,) in self._session.run("SELECT seq FROM snapshots"))
+        return not older and bool(rows.gaps(self._session, 1, seq))
 
     # ------------------------------------------------------------------------------------------------------- the log
 
@@ -264,9 +306,7 @@ class SqlStore(ABC):
 
     def backup(self, path: str, progress: Progress = no_progress) -> None:
         """On a session of its own, so that it may run beside the writer, in another thread or another process."""
-        with closing(self._connect_reader()) as session, self.place.named():
-            require_current(session)
-            check_tables(session)
+        with self._reader() as session:
             quarantine = quarantine_of(_of_kinds(session, KINDS))
             write_archive(path, SqlSource(session, self.place, quarantine), progress)
 

@@ -7,14 +7,14 @@ written, and the index, the snapshots and the sums agree with them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from heapq import merge
 from itertools import chain, islice
 from typing import Final
 
 from gpuyard.platform.clock import wall_ms
 from gpuyard.worlds.standalone.store.chain import START, Gap, Head, Link, day_checksum
-from gpuyard.worlds.standalone.store.port import Damage, Verification
+from gpuyard.worlds.standalone.store.port import Damage, Progress, Verification, no_progress
 from gpuyard.worlds.standalone.store.rows import gaps, head_of, kept_snapshots, read_links, sums_of_day, text
 from gpuyard.worlds.standalone.store.session import Session
 
@@ -27,13 +27,6 @@ WHOLE_AT_START: Final = 100_000
 STRUCTURE_AT_START_BYTES: Final = 128 << 20
 """A file that is no larger is read as a whole before a start."""
 INDEX_DAMAGE: Final = "the index entry_objects does not fit the entries"
-
-Progress = Callable[[int, int], None]
-"""Called with how many entries are done, and how many there are."""
-
-
-def no_progress(done: int, of: int) -> None:
-    """Nobody looks."""
 
 
 # ------------------------------------------------------------------------------------------------------------- the log
