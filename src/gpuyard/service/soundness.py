@@ -1,7 +1,8 @@
 """Whether the database still holds what was written: what the start looked at, and the rest of a long log afterwards.
 
-Place in the flow: journal ─verification─▶ **soundness** ─▶ status, doctor, the manager's log. The rest is looked at in a
-thread of its own, with pauses, so that requests do not wait for it. Invariant: damage is reported and changes nothing.
+Place in the flow: journal ─verification─▶ **soundness** ─▶ status, doctor, the manager's log. The rest is looked at in
+a thread of its own, with pauses, so that requests do not wait for it. Invariant: damage is reported, and changes
+nothing.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ class Soundness:
                 self._stopped.set()
                 raise
         for damage in self.verification.damage:
-            _log.warning("the database is damaged: %s\n  %s", damage.what, self._store.way_back(damage.seq))
+            _log.warning("%s", self._store.damaged(damage.what, damage.seq))
 
     def _look(self) -> Verification:
         return self._store.verify(self._pause)

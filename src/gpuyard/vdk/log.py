@@ -109,7 +109,7 @@ class Log(Generic[State, Event]):
         """One event as it was written; for a state that leaves in the log what is large."""
         entries = self._store.read(seq - 1, 1)
         if not entries or entries[0].seq != seq:
-            raise StoreError(f"the log lacks entry {seq}", fix=self._store.way_back(seq))
+            raise self._store.damaged(f"the log lacks entry {seq}", seq)
         found: Event = self._decoder.decode(entries[0].body)
         return found
 
@@ -149,7 +149,13 @@ class Log(Generic[State, Event]):
     def _reading(self) -> Reading[State, Event | None]:
         story = self._story
         return Reading(
-            empty=story.empty, load=story.load, save=story.save, decode=self._decode, fold=self._fold, skip=_skip
+            empty=story.empty,
+            load=story.load,
+            problem=lambda state: "",
+            save=story.save,
+            decode=self._decode,
+            fold=self._fold,
+            skip=_skip,
         )
 
     def _decode(self, entry: Entry) -> Event | None:

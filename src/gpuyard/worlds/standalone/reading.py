@@ -53,14 +53,6 @@ def why_unusable(entry: Entry) -> str:
     return ""
 
 
-def _load(body: bytes) -> State:
-    state = _STATE.decode(body)
-    problem = _state_problem(state)
-    if problem:
-        raise ValueError(problem)
-    return state
-
-
 def _state_problem(state: State) -> str:
     """Why a snapshot cannot be planned on: what no event could have brought there may not come from it either."""
     if not 0 <= state.at_ms <= END_OF_TIME_MS:
@@ -82,7 +74,8 @@ def _skip(state: State, entry: Entry) -> None:
 
 READING: Final = Reading[State, Event](
     empty=State,
-    load=_load,
+    load=_STATE.decode,
+    problem=_state_problem,
     save=msgspec.msgpack.encode,
     decode=decode,
     fold=lambda state, event, entry: fold(state, event, entry.seq, entry.at_ms),

@@ -144,14 +144,13 @@ class MemoryStore:
     def quarantine(self) -> Quarantine:
         return self._quarantine
 
-    def way_back(self, seq: int = 0) -> str:
-        return "restore a backup"
+    def damaged(self, what: str, seq: int = 0) -> StoreDamagedError:
+        return StoreDamagedError(f"this memory is damaged: {what}", fix="restore a backup", seq=seq)
 
     def check(self) -> Verification:
         found = self.verify()
         if found.damage:
-            what = found.damage[0]
-            raise StoreDamagedError(f"this memory is damaged: {what.what}", fix="restore a backup", seq=what.seq)
+            raise self.damaged(found.damage[0].what, found.damage[0].seq)
         return found
 
     def verify(self, progress: Progress = no_progress) -> Verification:
@@ -197,8 +196,7 @@ class MemoryStore:
         known, checksums = self._quarantine.entries, self._live.checksums
         for entry in entries:
             if entry.seq not in known and not link_of(entry, checksums.get(entry.seq, b"")).intact:
-                what = f"entry {entry.seq} ({entry.kind}) is not what was written"
-                raise StoreDamagedError(what, fix="restore a backup", seq=entry.seq)
+                raise self.damaged(f"entry {entry.seq} ({entry.kind}) is not what was written", entry.seq)
         return entries
 
     def history(

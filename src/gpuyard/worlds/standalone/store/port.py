@@ -11,6 +11,8 @@ from typing import Protocol
 
 import msgspec
 
+from gpuyard.errors import StoreDamagedError
+
 Progress = Callable[[int, int], None]
 """Called with how many entries are done, and how many there are at most."""
 
@@ -131,8 +133,8 @@ class Store(Protocol):
     def quarantine(self) -> Quarantine:
         """Entries that are kept and not used."""
 
-    def way_back(self, seq: int = 0) -> str:
-        """What to do where this store, or that entry of it, cannot be used; with the commands."""
+    def damaged(self, what: str, seq: int = 0) -> StoreDamagedError:
+        """This store, or that entry of it, cannot be used; told with the place and the commands that help."""
 
     def last_seq(self) -> int:
         """0 where nothing was ever written."""

@@ -13,7 +13,7 @@ from typing import Final, Generic, TypeVar
 
 import msgspec
 
-from gpuyard.errors import StoreDamagedError, StoreError
+from gpuyard.errors import StoreError
 from gpuyard.worlds.standalone.store.port import Entry, Quarantined, Store, StoredSnapshot
 
 READ_AT_ONCE: Final = 5_000
@@ -40,6 +40,8 @@ class Reading(msgspec.Struct, Generic[State, Event], frozen=True):
     empty: Callable[[], State]
     load: Callable[[bytes], State]
     """The state of a snapshot; any error: it cannot be used."""
+    problem: Callable[[State], str]
+    """Why a snapshot cannot be used although it can be read; an empty text where nothing speaks against it."""
     save: Callable[[State], bytes]
     decode: Callable[[Entry], Event]
     """The event of an entry; UnusableError, UnknownKindError."""
@@ -68,9 +70,7 @@ def replay(store: Store, reading: Reading[State, Event]) -> Replayed[State]:
             run.enter(entry)
     last_seq = store.last_seq()
     if run.seq != last_seq:
-        raise StoreDamagedError(
-            f"the log ends at entry {last_seq}, but only {run.seq} can be read", fix=run.way_back(0)
-        )
+        raise store.damaged(f"the log ends at entry {last_seq}, but only {run.seq} can be read")
     # Whatever is newer was passed over.
     store.drop_snapshots_after(run.snapshot_seq)
     return Replayed(run.state, run.seq, run.at_ms, run.snapshot_seq, run.found)
@@ -83,7 +83,6 @@ class _Run(Generic[State, Event]):
         self._store = store
         self._reading = reading
         self._known = store.quarantine().entries
-        self.way_back = store.way_back
         self.found: dict[int, Quarantined] = {}
         snapshot, self.state = _newest_usable(store, reading)
         self.snapshot_seq = self.seq = self._base_seq = snapshot.seq if snapshot else 0
@@ -104,8 +103,8 @@ class _Run(Generic[State, Event]):
     def _pass_missing(self, seq: int) -> None:
         for missing in range(self.seq + 1, seq):
             if missing not in self._known:
-                what = f"the log lacks entry {missing}: the next is {seq}"
-                raise StoreDamagedError(what, fix=self.way_back(missing), seq=missing)
+                why = "" if self._base_seq else ", and there is no snapshot that can be used"
+                raise self._store.damaged(f"the log lacks entry {missing}: the next is {seq}{why}")
 
     def _try(self, entry: Entry) -> None:
         try:
@@ -125,17 +124,16 @@ class _Run(Generic[State, Event]):
         self.found[entry.seq] = Quarantined(entry.seq, entry.kind, why)
         if len(self.found) > MAX_FOUND:
             first = next(iter(self.found.values()))
-            raise StoreDamagedError(
-                f"more than {MAX_FOUND} entries cannot be used, the first is {first.seq} ({first.kind}): {first.why}",
-                fix=self.way_back(first.seq),
-                seq=first.seq,
+            raise self._store.damaged(
+                f"more than {MAX_FOUND} entries cannot be used, the first is {first.seq} ({first.kind}): {first.why}"
             )
 
     def _unknown(self, entry: Entry) -> StoreError:
+        found = self._store.damaged("", entry.seq)
         return StoreError(
             f'entry {entry.seq} is of the kind "{entry.kind[:40]}", which this gpuyard does not know: a newer one has'
-            " written it, or nobody",
-            fix=f"use the gpuyard that wrote it; otherwise {self.way_back(entry.seq)}",
+            " written it, or no gpuyard",
+            fix=f"use the gpuyard that wrote it; otherwise {found.fix}",
         )
 
     def _begin_again(self, before_seq: int) -> None:
@@ -159,10 +157,14 @@ def _newest_usable(store: Store, reading: Reading[State, Event]) -> tuple[Stored
         if quarantine.spoils(snapshot.seq):
             continue
         try:
-            return snapshot, reading.load(snapshot.body)
+            state = reading.load(snapshot.body)
+            problem = reading.problem(state)
         except Exception as error:
-            # Written by another version, or out of range: the one before it, or the log alone, will do.
-            _log.warning("the snapshot at entry %d cannot be used: %s", snapshot.seq, error)
+            problem = f"{type(error).__name__}: {error}"
+        if not problem:
+            return snapshot, state
+        # Written by another version, or out of range: the one before it, or the log alone, will do.
+        _log.warning("the snapshot at entry %d cannot be used: %s", snapshot.seq, problem)
     return None, reading.empty()
 
 

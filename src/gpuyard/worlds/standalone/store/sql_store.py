@@ -18,12 +18,13 @@ from gpuyard.platform.clock import wall_ms
 from gpuyard.worlds.standalone.store import rows, verify
 from gpuyard.worlds.standalone.store.address import PostgresAddress, SqliteAddress
 from gpuyard.worlds.standalone.store.archive import Page, write_archive
-from gpuyard.worlds.standalone.store.chain import START, Gap, Head, Link, chained, merged, runs, snapshot_checksum
+from gpuyard.worlds.standalone.store.chain import START, Head, Link, chained, merged, runs, snapshot_checksum
 from gpuyard.worlds.standalone.store.checks import check_entries, check_sums, not_next
 from gpuyard.worlds.standalone.store.damage import Place, unfit_marker
 from gpuyard.worlds.standalone.store.marker import MarkerFile, NoMarker
 from gpuyard.worlds.standalone.store.port import (
     DailySum,
+    Damage,
     Entry,
     Progress,
     Quarantine,
@@ -38,7 +39,8 @@ from gpuyard.worlds.standalone.store.schema import check_tables, migrate, requir
 from gpuyard.worlds.standalone.store.sealing import seal_day
 from gpuyard.worlds.standalone.store.search import MAX_RESULTS, TIMES_STATEMENT, Search, SeqRange, statement_of
 from gpuyard.worlds.standalone.store.session import Session
-from gpuyard.worlds.standalone.store.verify import INDEX_DAMAGE, clipped
+from gpuyard.worlds.standalone.store.source import SqlSource
+from gpuyard.worlds.standalone.store.verify import INDEX_DAMAGE
 
 KEPT_SNAPSHOTS: Final = 3
 PRUNE_CHUNK: Final = 2000
@@ -136,8 +138,8 @@ class SqlStore(ABC):
     def quarantine(self) -> Quarantine:
         return self._quarantine
 
-    def way_back(self, seq: int = 0) -> str:
-        return self.place.way_back(seq)
+    def damaged(self, what: str, seq: int = 0) -> StoreDamagedError:
+        return self.place.damaged([Damage(what, seq)])
 
     def check(self) -> Verification:
         session = self._session
@@ -164,7 +166,7 @@ class SqlStore(ABC):
             quarantine = quarantine_of(_of_kinds(session, KINDS))
             return verify.everything(session, quarantine.entries, progress)
 
-    # ---------------------------------------------------------------------------------------------- for `store` commands
+    # ------------------------------------------------------------------------------------------------- to look into it
 
     @contextmanager
     def reading(self) -> Iterator[tuple[Callable[[int, int], list[Link]], Quarantine]]:
@@ -338,42 +340,6 @@ class SqlStore(ABC):
         self._head = head
         self._quarantine = quarantine_of(_of_kinds(session, KINDS))
         self.marker.write(head, sync=True)
-
-
-class SqlSource:
-    """What a backup reads: a database through a session of its own."""
-
-    def __init__(self, session: Session, place: Place, quarantine: Quarantine) -> None:
-        self._session = session
-        self._place = place
-        self._quarantine = quarantine
-        self.moment = session.moment
-
-    def head(self) -> Head:
-        return rows.head_of(self._session)
-
-    def snapshots(self) -> Iterator[StoredSnapshot]:
-        return (snapshot for snapshot, intact in rows.kept_snapshots(self._session) if intact)
-
-    def sums_after(self, last: DailySum | None, limit: int) -> list[DailySum]:
-        where, values = "", {}
-        if last is not None:
-            where = f"WHERE ({SUM_KEY}) > (:day, :team, :user_name, :job, :kind, :cause)"
-            values = {"day": last.day, "team": last.team, "user_name": last.user}
-            values |= {"job": last.job, "kind": last.kind, "cause": last.cause}
-        statement = f"SELECT {SUM_COLUMNS} FROM daily_sums {where} ORDER BY {SUM_KEY} LIMIT :limit"
-        return [rows.sum_of(row) for row in self._session.run(statement, limit=limit, **values)]
-
-    def links_after(self, after_seq: int, upto_seq: int, limit: int) -> tuple[list[Link], list[Gap]]:
-        with self._session.moment():
-            found = rows.read_links(self._session, after_seq, limit)
-            links = [link for link in found if link.entry.seq <= upto_seq]
-            last = links[-1].entry.seq if len(links) == limit else upto_seq
-            gaps = [clipped(gap, after_seq, last) for gap in rows.gaps(self._session, after_seq + 1, last)]
-        for link in links:
-            if not link.intact and link.entry.seq not in self._quarantine.entries:
-                raise self._place.damaged_entry(link.entry.seq, link.entry.kind)
-        return links, gaps
 
 
 def last_seq(session: Session) -> int:
