@@ -335,6 +335,6 @@ def test_a_damaged_database_gives_no_backup(closed: tuple[Path, Content], tmp_pa
     path = folder / "gpuyard.db"
     with raw(str(path)) as run:
         run("UPDATE entries SET body = x'00' WHERE seq = 77")
-    with pytest.raises(StoreError, match=r"entry 77 .* is not what was written"):
+    with pytest.raises(StoreError, match=r"entry 77 .*is not what was written"):
         open_store(path).backup(str(tmp_path / "backup"))
     assert not (tmp_path / "backup").exists()

@@ -183,13 +183,13 @@ def _cluster(session: Session) -> Iterator[Finding]:
 def _database(health: DatabaseHealth) -> Iterator[Finding]:
     """What was held against its checksums, and what of the log is not used."""
     if health.verified_at is not None:
-        scope = "all" if health.complete else "the newest"
-        what = f"{scope} {health.verified_entries} entries were verified at {health.verified_at:%Y-%m-%d %H:%M:%S UTC}"
+        scope = "all of the log" if health.complete else "the newest part of the log"
+        what = f"{scope} was verified, {health.verified_entries} entries, at {health.verified_at:%Y-%m-%d %H:%M:%S UTC}"
         yield Finding(OK, "database", what)
     for damage in health.damage:
         yield Finding(FAIL, "database", damage, "gpuyard store verify names all of it; then gpuyard restore FILE")
     if health.quarantined:
-        what = f"{health.quarantined} entries of the log are in quarantine: they are kept and not used"
+        what = f"entries of the log in quarantine, which are kept and not used: {health.quarantined}"
         yield Finding(WARN, "database", what, "what is in them: gpuyard store inspect --quarantined")
     for entry in health.quarantine[:MAX_NAMED]:
         yield Finding(WARN, "database", f"entry {entry.seq} ({entry.kind}): {entry.why or 'an admin sees why'}")

@@ -151,7 +151,7 @@ class Manager:
         loop = asyncio.get_running_loop()
         await self._in(self._writing, self.store.open)
         journal = await self._in(self._writing, lambda: load(self.store))
-        self.soundness = Soundness(self.store, journal)
+        self.soundness = Soundness(self.store, journal, self._keep)
         self.soundness.tell()
         self.core = Core(journal, self.clock, self.policy, self.lease_ms)
         self.questions = Questions(self.core.loop, self.state)

@@ -10,8 +10,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
+
+import msgspec
 
 from gpuyard.errors import StoreError
 from gpuyard.platform.clock import sleep_ms
@@ -19,6 +22,7 @@ from gpuyard.service.moments import moment
 from gpuyard.wire.rest import DatabaseHealth, QuarantinedEntry
 from gpuyard.worlds.standalone.journal import Journal
 from gpuyard.worlds.standalone.store.port import Quarantined, Store, Verification
+from gpuyard.worlds.standalone.store.verify import INDEX_DAMAGE
 
 PAUSE_MS: Final = 20
 """After each page of the log."""
@@ -50,11 +54,18 @@ class _StoppedError(Exception):
     """The manager ends."""
 
 
+Write = Callable[[Callable[[], object]], Awaitable[bool]]
+"""Do something with the store in the thread that writes."""
+
+
 class Soundness:
     """What is known of one database."""
 
-    def __init__(self, store: Store, journal: Journal) -> None:
+    def __init__(
+        self, store: Store, journal: Journal, write: Callable[[Callable[[], object]], Awaitable[bool]]
+    ) -> None:
         self._store = store
+        self._write = write
         self._journal = journal
         self.verification = journal.verification
         self._stopped = threading.Event()
@@ -85,6 +96,10 @@ class Soundness:
             except asyncio.CancelledError:
                 self._stopped.set()
                 raise
+        if any(damage.what == INDEX_DAMAGE for damage in self.verification.damage):
+            await self._write(self._store.mend_index)
+            left = tuple(damage for damage in self.verification.damage if damage.what != INDEX_DAMAGE)
+            self.verification = msgspec.structs.replace(self.verification, damage=left)
         for damage in self.verification.damage:
             _log.warning("%s", self._store.damaged(damage.what, damage.seq))
 

@@ -71,7 +71,7 @@ def _check_content(path: str | Path, header: Header) -> None:
         snapshots += len(page.snapshots)
         sums += len(page.sums)
         note_all(quarantine, page.entries)
-        found += check.follow(in_order(page.links(), page.gaps))
+        found += check.follow(in_order([link.proof for link in page.links()], page.gaps))
     if header.format >= WITH_CHECKSUMS:
         found += check.end(Head(header.last_seq, _from_hex(header.digest)))
         bad = next((one for one in found if one.seq not in quarantine.entries), None)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -23,13 +23,13 @@ START: Final = bytes(DIGEST_BYTES)
 _encode = msgspec.msgpack.Encoder().encode
 
 
-class Link(msgspec.Struct, frozen=True, gc=False):
-    """An entry as it is kept, with its checksum."""
+class Proof(msgspec.Struct, frozen=True, gc=False):
+    """What an entry shows for itself."""
 
-    entry: Entry
+    seq: int
     checksum: bytes
     """The digest before it, then its own."""
-    intact: bool = True
+    intact: bool
     """Whether the checksum is that of the entry."""
 
     @property
@@ -39,6 +39,26 @@ class Link(msgspec.Struct, frozen=True, gc=False):
     @property
     def digest(self) -> bytes:
         return self.checksum[DIGEST_BYTES:]
+
+
+class Link(msgspec.Struct, frozen=True, gc=False):
+    """An entry as it is kept, with its checksum."""
+
+    entry: Entry
+    checksum: bytes
+    intact: bool = True
+
+    @property
+    def previous(self) -> bytes:
+        return self.checksum[:DIGEST_BYTES]
+
+    @property
+    def digest(self) -> bytes:
+        return self.checksum[DIGEST_BYTES:]
+
+    @property
+    def proof(self) -> Proof:
+        return Proof(self.entry.seq, self.checksum, self.intact)
 
 
 class Gap(msgspec.Struct, frozen=True, gc=False):
@@ -59,8 +79,23 @@ class Head(msgspec.Struct, frozen=True):
 
 
 def digest_of(previous: bytes, entry: Entry) -> bytes:
-    seen = (entry.seq, entry.at_ms, entry.kind, entry.body, entry.actor, entry.team, entry.objects)
-    return hashlib.blake2b(previous + _encode(seen), digest_size=DIGEST_BYTES).digest()
+    return digest_of_row(
+        previous,
+        (
+            entry.seq,
+            entry.at_ms,
+            entry.kind.encode(),
+            entry.body,
+            entry.actor.encode(),
+            entry.team.encode(),
+            msgspec.json.encode(entry.objects),
+        ),
+    )
+
+
+def digest_of_row(previous: bytes, values: Sequence[object]) -> bytes:
+    """Of the columns of an entry, all text as UTF-8: also what is damaged has one."""
+    return hashlib.blake2b(previous + _encode(values), digest_size=DIGEST_BYTES).digest()
 
 
 def chained(previous: bytes, entries: Iterable[Entry]) -> Iterator[Link]:
@@ -71,18 +106,29 @@ def chained(previous: bytes, entries: Iterable[Entry]) -> Iterator[Link]:
         previous = digest
 
 
+def seal(previous: bytes, row: Sequence[Any]) -> Proof:
+    """Give the row of an entry, as it was read, a checksum that follows `previous`."""
+    return Proof(row[0], previous + digest_of_row(previous, row[:-1]), True)
+
+
 def link_of(entry: Entry, checksum: bytes) -> Link:
     """An entry that was read, and whether it is the one that was written."""
-    intact = len(checksum) == CHECKSUM_BYTES and _digest_or_none(checksum, entry) == checksum[DIGEST_BYTES:]
+    try:
+        intact = digest_of(checksum[:DIGEST_BYTES], entry) == checksum[DIGEST_BYTES:]
+    except (TypeError, ValueError, OverflowError, AttributeError):
+        # A value of a kind that was never written.
+        intact = False
     return Link(entry, checksum, intact)
 
 
-def _digest_or_none(checksum: bytes, entry: Entry) -> bytes | None:
+def proof_of_row(row: Sequence[Any]) -> Proof:
+    """The columns of an entry, its checksum the last, as they were read: all text as UTF-8."""
+    checksum = row[-1]
     try:
-        return digest_of(checksum[:DIGEST_BYTES], entry)
+        digest = digest_of_row(checksum[:DIGEST_BYTES], row[:-1])
     except (TypeError, ValueError, OverflowError):
-        # A value of a kind that was never written.
-        return None
+        return Proof(row[0], checksum if isinstance(checksum, bytes) else b"", False)
+    return Proof(row[0], checksum, digest == checksum[DIGEST_BYTES:])
 
 
 def snapshot_checksum(at: bytes, snapshot: StoredSnapshot) -> bytes:

@@ -130,6 +130,9 @@ class Store(Protocol):
     def verify(self, progress: Progress = no_progress) -> Verification:
         """The same for everything there is, beside the writer; it tells what is damaged and raises nothing for it."""
 
+    def mend_index(self) -> None:
+        """Make again what finds entries by their objects, where it does not fit the entries."""
+
     def quarantine(self) -> Quarantine:
         """Entries that are kept and not used."""
 

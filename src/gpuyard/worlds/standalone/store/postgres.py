@@ -30,7 +30,7 @@ from gpuyard.errors import (
 from gpuyard.platform.clock import wall_ms
 from gpuyard.platform.dialling import dial, dial_local
 from gpuyard.worlds.standalone.store.address import PostgresAddress
-from gpuyard.worlds.standalone.store.chain import Gap, Link
+from gpuyard.worlds.standalone.store.chain import Gap, Link, Proof
 from gpuyard.worlds.standalone.store.marker import MARKER_SUFFIX, MarkerFile, NoMarker
 from gpuyard.worlds.standalone.store.port import DailySum, Entry
 from gpuyard.worlds.standalone.store.session import Row, Value
@@ -216,6 +216,12 @@ class PostgresSession:
             self._prepared[sql] = self._live.prepare(sql)
         return self._prepared[sql]
 
+    def entry_rows(self, sql: str, **values: Value) -> list[Row]:
+        return [
+            (seq, at_ms, kind.encode(), body, actor.encode(), team.encode(), objects.encode(), checksum)
+            for seq, at_ms, kind, body, actor, team, objects, checksum in self.run(sql, **values)
+        ]
+
     def tables(self) -> frozenset[str]:
         found = self.run("SELECT tablename FROM pg_tables WHERE schemaname = :schema", schema=self._address.schema)
         return frozenset(row[0] for row in found)
@@ -253,8 +259,8 @@ class PostgresSession:
     def add_links(self, links: Sequence[Link]) -> None:
         self.run(ADD, entries=_json(_rows(links)))
 
-    def set_checksums(self, links: Sequence[Link]) -> None:
-        self.run(SET_CHECKSUMS, entries=_json([_Checksum(link.entry.seq, link.checksum) for link in links]))
+    def set_checksums(self, proofs: Sequence[Proof]) -> None:
+        self.run(SET_CHECKSUMS, entries=_json(proofs))
 
     def add_names(self, entries: Sequence[Entry]) -> None:
         self.run(ADD_NAMES, entries=_json(entries))
@@ -330,11 +336,6 @@ class _Row(Entry, frozen=True, gc=False):
     checksum: bytes = b""
 
 
-class _Checksum(msgspec.Struct, frozen=True, gc=False):
-    seq: int
-    checksum: bytes
-
-
 def _rows(links: Sequence[Link]) -> list[_Row]:
     return [_row(link) for link in links]
 
@@ -346,7 +347,7 @@ def _row(link: Link) -> _Row:
     )
 
 
-def _json(values: Sequence[Entry] | Sequence[_Checksum] | Sequence[DailySum]) -> str:
+def _json(values: Sequence[Entry] | Sequence[Proof] | Sequence[DailySum]) -> str:
     return msgspec.json.encode(values).decode()
 
 

@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from gpuyard.errors import StoreDamagedError
-from gpuyard.worlds.standalone.store.chain import START, Gap, Head, Link, is_intact, link_of
+from gpuyard.worlds.standalone.store.chain import START, Gap, Head, Link, Proof, is_intact, proof_of_row
 from gpuyard.worlds.standalone.store.port import DailySum, Entry, StoredSnapshot
 from gpuyard.worlds.standalone.store.session import Row, Session
 
@@ -24,9 +24,11 @@ _objects = msgspec.json.Decoder(tuple[str, ...])
 
 def link_of_row(row: Row) -> Link:
     """The row of an entry; what cannot be read of it is left out, and then it is not intact."""
-    seq, at_ms, kind, body, actor, team, objects, checksum = row
-    entry = Entry(seq, at_ms, text(kind), _bytes(body), text(actor), text(team), _names(objects))
-    return link_of(entry, _bytes(checksum))
+    proof = proof_of_row(row)
+    seq, at_ms, kind, body, actor, team, objects, _ = row
+    when_ms = at_ms if isinstance(at_ms, int) else 0
+    entry = Entry(seq, when_ms, text(kind), _bytes(body), text(actor), text(team), _names(objects))
+    return Link(entry, proof.checksum, proof.intact)
 
 
 def text(value: object) -> str:
@@ -47,13 +49,31 @@ def _names(value: object) -> tuple[str, ...]:
         return ()
 
 
-def read_links(session: Session, after_seq: int, limit: int) -> list[Link]:
+def read_names(session: Session, after_seq: int, limit: int) -> list[tuple[int, tuple[str, ...]]]:
+    """What entries are about."""
     rows = session.run(
+        "SELECT seq, objects FROM entries WHERE seq > :after_seq ORDER BY seq LIMIT :limit",
+        after_seq=after_seq,
+        limit=limit,
+    )
+    return [(seq, _names(objects)) for seq, objects in rows]
+
+
+def read_links(session: Session, after_seq: int, limit: int) -> list[Link]:
+    return [link_of_row(row) for row in entry_rows(session, after_seq, limit)]
+
+
+def read_proofs(session: Session, after_seq: int, limit: int) -> list[Proof]:
+    """The same without the entries, which takes a third of the time."""
+    return [proof_of_row(row) for row in entry_rows(session, after_seq, limit)]
+
+
+def entry_rows(session: Session, after_seq: int, limit: int) -> list[Row]:
+    return session.entry_rows(
         f"SELECT {session.dialect['columns']} FROM entries AS e WHERE e.seq > :after_seq ORDER BY e.seq LIMIT :limit",
         after_seq=after_seq,
         limit=max(limit, 0),
     )
-    return [link_of_row(row) for row in rows]
 
 
 def link_at(session: Session, seq: int) -> Link | None:

@@ -11,8 +11,8 @@ import logging
 from typing import Final
 
 from gpuyard.platform.chance import new_key
-from gpuyard.worlds.standalone.store.chain import START, Gap, Link, chained, day_checksum, snapshot_checksum
-from gpuyard.worlds.standalone.store.rows import digest_at, kept_snapshots, read_links, sums_of_day, text
+from gpuyard.worlds.standalone.store.chain import START, Gap, Proof, day_checksum, seal, snapshot_checksum
+from gpuyard.worlds.standalone.store.rows import digest_at, entry_rows, kept_snapshots, sums_of_day, text
 from gpuyard.worlds.standalone.store.session import Session
 
 PAGE: Final = 5_000
@@ -39,13 +39,13 @@ def seal_log(session: Session) -> None:
 def _seal_entries(session: Session, last_seq: int, oldest_snapshot: int) -> bytes:
     """The digest of the last one. What is missing before the oldest snapshot, retention took."""
     digest, seq = START, 0
-    while links := read_links(session, seq, PAGE):
-        done: list[Link] = []
-        for link in links:
-            _seal_gap(session, Gap(seq + 1, min(link.entry.seq - 1, oldest_snapshot), digest))
-            (sealed,) = chained(digest, (link.entry,))
+    while rows := entry_rows(session, seq, PAGE):
+        done: list[Proof] = []
+        for row in rows:
+            _seal_gap(session, Gap(seq + 1, min(row[0] - 1, oldest_snapshot), digest))
+            sealed = seal(digest, row)
             done.append(sealed)
-            digest, seq = sealed.digest, link.entry.seq
+            digest, seq = sealed.digest, sealed.seq
         session.set_checksums(done)
         if last_seq >= TOLD_FROM:
             _log.warning("the database is brought up to date: %d of %d entries have a checksum", seq, last_seq)

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
-from gpuyard.worlds.standalone.store.chain import Gap, Link
+from gpuyard.worlds.standalone.store.chain import Gap, Link, Proof
 from gpuyard.worlds.standalone.store.port import DailySum, Entry
 
 Value = int | str | bytes
@@ -28,6 +28,9 @@ class Session(Protocol):
     def run(self, sql: str, **values: Value) -> list[Row]:
         """One statement; parameters are written as :name in both databases."""
 
+    def entry_rows(self, sql: str, **values: Value) -> list[Row]:
+        """Rows of entries in full, all text as UTF-8: what is damaged need not be text any more."""
+
     def tables(self) -> frozenset[str]:
         """The tables that are there now, ours or not."""
 
@@ -43,7 +46,7 @@ class Session(Protocol):
     def add_links(self, links: Sequence[Link]) -> None:
         """Entries as they are, inside a transaction of the caller."""
 
-    def set_checksums(self, links: Sequence[Link]) -> None:
+    def set_checksums(self, proofs: Sequence[Proof]) -> None:
         """Of entries that are there, inside a transaction of the caller."""
 
     def drop_entries(self, entries: Sequence[Entry]) -> None: ...

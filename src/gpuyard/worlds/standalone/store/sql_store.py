@@ -147,11 +147,15 @@ class SqlStore(ABC):
             found = verify.for_start(session, self._quarantine.entries)
             if found.damage:
                 raise self.place.damaged(found.damage)
-            if found.complete and not verify.index_fits(session):
-                self._index_again(session)
+        if found.complete:
+            self.mend_index()
         return found
 
-    def _index_again(self, session: Session) -> None:
+    def mend_index(self) -> None:
+        """Make the index of objects again, where it does not fit the entries: all of it is in them."""
+        session = self._session
+        if verify.index_fits(session):
+            return
         _log.warning("%s: %s; it is made again", self.place, INDEX_DAMAGE)
         with session.transaction():
             session.run("DELETE FROM entry_objects")
@@ -236,7 +240,7 @@ class SqlStore(ABC):
         old = None if kind in KINDS else _seq_range(session, Search(until_ms=before_ms, before_seq=up_to_seq + 1))
         after_seq, gone = 0, 0
         while old and after_seq < old.last:
-            found = session.run(
+            found = session.entry_rows(
                 f"SELECT {session.dialect['columns']} FROM entries AS e WHERE e.kind = :kind AND e.at_ms < :before_ms"
                 " AND e.seq > :after_seq AND e.seq <= :last_seq ORDER BY e.seq LIMIT :limit",
                 kind=kind,
@@ -351,7 +355,7 @@ def find(session: Session, search: Search) -> list[Link]:
     if among is None:
         return []
     statement, values = statement_of(search, among, session.dialect["columns"])
-    return [rows.link_of_row(row) for row in session.run(statement, **values)]
+    return [rows.link_of_row(row) for row in session.entry_rows(statement, **values)]
 
 
 def _of_kinds(session: Session, kinds: Sequence[str]) -> list[Entry]:

@@ -22,7 +22,7 @@ import msgspec
 from gpuyard.errors import StoreDamagedError, StoreError, StoreGoneError, StoreWaitError
 from gpuyard.platform.clock import wall_ms
 from gpuyard.worlds.standalone.store.address import SqliteAddress
-from gpuyard.worlds.standalone.store.chain import Gap, Link
+from gpuyard.worlds.standalone.store.chain import Gap, Link, Proof
 from gpuyard.worlds.standalone.store.damage import Place
 from gpuyard.worlds.standalone.store.lockfile import PRIVATE_FILE, FileLock
 from gpuyard.worlds.standalone.store.marker import MARKER_SUFFIX, MarkerFile
@@ -195,6 +195,10 @@ class SqliteSession:
         with self._explained():
             return list(self._live.execute(sql, values))
 
+    def entry_rows(self, sql: str, **values: Value) -> list[Row]:
+        """The columns are already asked for as bytes."""
+        return self.run(sql, **values)
+
     def tables(self) -> frozenset[str]:
         found = self.run("SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%'")
         return frozenset(row[0] for row in found)
@@ -238,8 +242,8 @@ class SqliteSession:
         self._run_many("INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?, ?)", map(_row, links))
         self.add_names([link.entry for link in links])
 
-    def set_checksums(self, links: Sequence[Link]) -> None:
-        rows = ((link.checksum, link.entry.seq) for link in links)
+    def set_checksums(self, proofs: Sequence[Proof]) -> None:
+        rows = ((proof.checksum, proof.seq) for proof in proofs)
         self._run_many("UPDATE entries SET checksum = ? WHERE seq = ?", rows)
 
     def add_names(self, entries: Sequence[Entry]) -> None:

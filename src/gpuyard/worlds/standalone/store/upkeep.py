@@ -105,6 +105,7 @@ def put_in_quarantine(store: SqlStore, seqs: Sequence[int], why: str, at_ms: int
         found = [shortened(_to_hold(store, seq, why)) for seq in dict.fromkeys(seqs)]
         event = EntriesQuarantined(tuple(found))
         store.append([entry_of(store.last_seq() + 1, at_ms, event, actor)])
+        store.mend_index()
     return found
 
 

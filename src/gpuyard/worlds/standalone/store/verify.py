@@ -7,24 +7,32 @@ written, and the index, the snapshots and the sums agree with them.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Sequence
 from heapq import merge
 from itertools import chain, islice
 from typing import Final
 
 from gpuyard.platform.clock import wall_ms
-from gpuyard.worlds.standalone.store.chain import START, Gap, Head, Link, day_checksum
+from gpuyard.worlds.standalone.store.chain import START, Gap, Head, Proof, day_checksum
 from gpuyard.worlds.standalone.store.port import Damage, Progress, Verification, no_progress
-from gpuyard.worlds.standalone.store.rows import gaps, head_of, kept_snapshots, read_links, sums_of_day, text
+from gpuyard.worlds.standalone.store.rows import (
+    gaps,
+    head_of,
+    kept_snapshots,
+    read_names,
+    read_proofs,
+    sums_of_day,
+    text,
+)
 from gpuyard.worlds.standalone.store.session import Session
 
 PAGE: Final = 2_000
 MAX_NAMED: Final = 20
 """Damage that is named one by one; after that it is enough to know that there is more."""
 HASH_SPAN: Final = 1 << 64
-WHOLE_AT_START: Final = 100_000
+WHOLE_AT_START: Final = 50_000
 """A start looks at every entry of a log that is no longer; of a longer one at the newest, and at the others later."""
-STRUCTURE_AT_START_BYTES: Final = 128 << 20
+STRUCTURE_AT_START_BYTES: Final = 64 << 20
 """A file that is no larger is read as a whole before a start."""
 INDEX_DAMAGE: Final = "the index entry_objects does not fit the entries"
 
@@ -42,17 +50,22 @@ class LogCheck:
         self._quarantined = quarantined
         self.entries = 0
 
-    def follow(self, parts: Iterable[Link | Gap]) -> Iterator[Damage]:
+    def follow(self, parts: Iterable[Proof | Gap]) -> Iterator[Damage]:
         for part in parts:
-            first, last = (part.first, part.last) if isinstance(part, Gap) else (part.entry.seq, part.entry.seq)
-            yield from self._missing(first)
-            if first <= self.seq or last < first:
-                yield Damage(f"entry {first} is there, but retention has noted it as gone")
-            elif isinstance(part, Link):
-                yield from self._entry(part)
+            if isinstance(part, Gap):
+                yield from self._gap(part)
+            elif part.intact and part.seq == self.seq + 1 and part.previous == self._digest:
+                self.seq, self._digest = part.seq, part.digest
+                self.entries += 1
             else:
-                self._digest = part.digest
-            self.seq = max(self.seq, last)
+                yield from self._entry(part)
+
+    def _gap(self, gap: Gap) -> Iterator[Damage]:
+        yield from self._missing(gap.first)
+        if gap.first <= self.seq or gap.last < gap.first:
+            yield Damage(f"entry {gap.first} is there, but retention has noted it as gone")
+        self._digest = gap.digest
+        self.seq = max(self.seq, gap.last)
 
     def _missing(self, next_seq: int) -> Iterator[Damage]:
         if next_seq <= self.seq + 1:
@@ -63,18 +76,18 @@ class LogCheck:
         self._digest = None
         self.seq = next_seq - 1
 
-    def _entry(self, link: Link) -> Iterator[Damage]:
+    def _entry(self, proof: Proof) -> Iterator[Damage]:
         self.entries += 1
-        seq = link.entry.seq
-        known = seq in self._quarantined
-        if not link.intact:
-            self._digest = None
-            if not known:
-                yield Damage(f"entry {seq} ({link.entry.kind[:40]}) is not what was written: its checksum differs", seq)
-            return
-        if self._digest not in (None, link.previous) and not known:
-            yield Damage(f"entry {seq} ({link.entry.kind[:40]}) does not follow the entry before it", seq)
-        self._digest = link.digest
+        yield from self._missing(proof.seq)
+        known = proof.seq in self._quarantined
+        if proof.seq <= self.seq:
+            yield Damage(f"entry {proof.seq} is there, but retention has noted it as gone")
+        elif not proof.intact and not known:
+            yield Damage(f"entry {proof.seq} is not what was written: its checksum differs", proof.seq)
+        elif proof.intact and not known and self._digest not in (None, proof.previous):
+            yield Damage(f"entry {proof.seq} does not follow the entry before it", proof.seq)
+        self._digest = proof.digest if proof.intact else None
+        self.seq = max(self.seq, proof.seq)
 
     def end(self, head: Head) -> Iterator[Damage]:
         yield from self._missing(head.last_seq + 1)
@@ -84,8 +97,10 @@ class LogCheck:
             yield Damage(f"the head of the log does not fit its last entry, {head.last_seq}")
 
 
-def in_order(links: Iterable[Link], holes: Iterable[Gap]) -> Iterator[Link | Gap]:
-    return merge(links, holes, key=lambda part: part.first if isinstance(part, Gap) else part.entry.seq)
+def in_order(proofs: Iterable[Proof], holes: Sequence[Gap]) -> Iterator[Proof | Gap]:
+    if not holes:
+        return iter(proofs)
+    return merge(proofs, holes, key=lambda part: part.first if isinstance(part, Gap) else part.seq)
 
 
 def first_few(found: Iterable[Damage]) -> tuple[Damage, ...]:
@@ -101,11 +116,11 @@ def log_damage(session: Session, check: LogCheck, progress: Progress = no_progre
         after_seq = check.seq
         with session.moment():
             head = head_of(session)
-            links = read_links(session, after_seq, PAGE)
-            upto = links[-1].entry.seq if links else head.last_seq
+            proofs = read_proofs(session, after_seq, PAGE)
+            upto = proofs[-1].seq if proofs else head.last_seq
             holes = [clipped(gap, after_seq, upto) for gap in gaps(session, after_seq + 1, upto)]
-        yield from check.follow(in_order(links, holes))
-        if not links:
+        yield from check.follow(in_order(proofs, holes))
+        if not proofs:
             break
         progress(min(check.seq, head.last_seq), head.last_seq)
     yield from check.end(head)
@@ -131,9 +146,9 @@ def index_fits(session: Session) -> bool:
 def _names_of_entries(session: Session) -> int:
     """A sum over all pairs of object and entry, which does not depend on their order."""
     found, after_seq = 0, 0
-    while links := read_links(session, after_seq, PAGE):
-        after_seq = links[-1].entry.seq
-        found += sum(hash((name, link.entry.seq)) for link in links for name in dict.fromkeys(link.entry.objects))
+    while named := read_names(session, after_seq, PAGE):
+        after_seq = named[-1][0]
+        found += sum(hash((name, seq)) for seq, names in named for name in dict.fromkeys(names))
     return found % HASH_SPAN
 
 
@@ -195,4 +210,5 @@ def for_start(session: Session, quarantined: Container[int]) -> Verification:
     whole = last_seq <= WHOLE_AT_START
     check = LogCheck(0 if whole else max(min(oldest, last_seq - WHOLE_AT_START), 0), quarantined)
     found = chain(outside_damage(session), log_damage(session, check), sums_damage(session) if whole else ())
-    return Verification(wall_ms(), check.entries, last_seq, whole, first_few(found))
+    damage = first_few(found)
+    return Verification(wall_ms(), check.entries, last_seq, whole, damage)
