@@ -9,6 +9,7 @@
     │   └── KubeSilentError     its API server gives no answer, or cannot answer, at the moment
     ├── StoreError          the database cannot be used (what, what to do)
     │   ├── StoreBusyError      another manager writes to it
+    │   ├── StoreDamagedError   what it holds is not what was written, or is gone: restore a backup
     │   ├── StoreConflictError  somebody else has written since: this writer is no longer the one
     │   ├── StoreGoneError      the connection or the lock was lost on the way
     │   │   └── StoreReadOnlyError  it may only be read: this server is not the one to write to, or not now
@@ -127,6 +128,14 @@ class StoreError(ExplainedError):
 
 class StoreBusyError(StoreError):
     """Another manager writes to it."""
+
+
+class StoreDamagedError(StoreError):
+    """What the database holds is not what was written to it. `seq`: the first bad entry, where it is one."""
+
+    def __init__(self, what: str, *, fix: str = "", seq: int = 0) -> None:
+        self.seq = seq
+        super().__init__(what, fix=fix)
 
 
 class StoreConflictError(StoreError):

@@ -110,7 +110,7 @@ def test_a_log_with_a_gap_is_refused() -> None:
         for name in range(3):
             pool.set_machine(Machine(f"m{name}", 1))
     del disk.log[1]
-    with pytest.raises(StoreError, match="lacks entry 2"):
+    with pytest.raises(StoreError, match="entry 2 is missing"):
         pool_on(MemoryStore(disk), clock, 1000)
 
 

@@ -5,20 +5,17 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from gpuyard.cli.output import output_option, print_data
 
 if TYPE_CHECKING:
-    from gpuyard.worlds.standalone.store.archive import Progress
     from gpuyard.worlds.standalone.store.bundle import Contents
+    from gpuyard.worlds.standalone.store.port import Progress
 
 Command = Callable[..., Any]
-
-PARTS: Final = ("pool", "data-jobs")
-"""Databases that belong to the manager's and lie beside it."""
 
 
 def database_option(command: Command) -> Command:
@@ -33,17 +30,24 @@ def database_option(command: Command) -> Command:
 @click.command(epilog="The manager may run meanwhile. More: docs/state.md")
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
 @database_option
+@click.option("--verify", "verify_only", is_flag=True, help="Make none: check the one in FILE, to its last byte.")
 @output_option
-def backup(file: Path, database: str | None, output: str) -> None:
-    """Copy all state into one file.
+def backup(file: Path, database: str | None, verify_only: bool, output: str) -> None:
+    """Copy all state into one file, or check such a file.
 
     \b
     gpuyard backup yard.backup
     gpuyard backup yard.backup --database postgresql://yard@db/yard
+    gpuyard backup --verify yard.backup
     """
+    from gpuyard.worlds.standalone.store.address import PARTS
     from gpuyard.worlds.standalone.store.bundle import backup as make
+    from gpuyard.worlds.standalone.store.bundle import check
 
-    _show(f"{file} holds", make(_database(database), file, PARTS, _progress("backup")), output)
+    if verify_only:
+        _show(f"{file} is whole and holds", check(file, PARTS), output)
+        return
+    _show(f"{file} holds", make(database_of(database), file, PARTS, progress_of("backup")), output)
 
 
 @click.command(epilog="Stop the manager first. More: docs/state.md")
@@ -63,29 +67,31 @@ def restore(file: Path, database: str | None, force: bool, move: bool, output: s
     gpuyard restore yard.backup --move --database postgresql://yard@db/yard
     """
     from gpuyard.platform.clock import wall_ms
-    from gpuyard.platform.home import gpuyard_home
+    from gpuyard.platform.home import gpuyard_home, markers_of
     from gpuyard.service.lifetime import make_state_folder
     from gpuyard.worlds.standalone.journal import restored
-    from gpuyard.worlds.standalone.store.address import address_of
+    from gpuyard.worlds.standalone.store.address import PARTS, address_of
     from gpuyard.worlds.standalone.store.bundle import restore as put_back
 
-    place = _database(database)
+    place = database_of(database)
+    home = gpuyard_home()
     if database is None:
-        make_state_folder(gpuyard_home())
+        make_state_folder(home)
+    markers = markers_of(home) if markers_of(home).is_dir() else None
     now_ms = wall_ms()
     mark = None if move else (lambda seq: restored(seq, now_ms))
-    held = put_back(file, place, PARTS, force=force, progress=_progress("restore"), mark=mark)
+    held = put_back(file, place, PARTS, force=force, progress=progress_of("restore"), mark=mark, markers=markers)
     _show(f"{address_of(place)} now holds", held, output)
 
 
-def _database(given: str | None) -> str:
+def database_of(given: str | None) -> str:
     """The one that is named, else where the manager of this home keeps its state."""
     from gpuyard.platform.home import gpuyard_home, kept_database
 
     return kept_database(gpuyard_home()) if given is None else given
 
 
-def _progress(verb: str) -> Progress:
+def progress_of(verb: str) -> Progress:
     """One line that changes, for a person who waits; nothing where nobody looks."""
     is_seen = sys.stderr.isatty()
 

@@ -80,6 +80,7 @@ SECTIONS: Final[dict[str, dict[str, Entry]]] = {
         "agent": Entry("agent:agent", "Run this machine's part."),
         "backup": Entry("backup:backup", "Write the whole state into one file."),
         "restore": Entry("backup:restore", "Read it back."),
+        "store": Entry("store:store", "The database: inspect, verify, quarantine, release, accept."),
     },
     "Without a server": {
         "demo": Entry("demo:demo", "The core at work on an example."),

@@ -14,7 +14,7 @@ from gpuyard.cli.terminal import in_colour, one_line
 from gpuyard.model.findings import FAIL, OK, WARN, Finding
 
 if TYPE_CHECKING:
-    from gpuyard.wire.rest import NodeObject, Status
+    from gpuyard.wire.rest import DatabaseHealth, NodeObject, Status
 
 _COLOURS: Final = {OK: "green", WARN: "yellow", FAIL: "red"}
 LOW_DISK_PERCENT: Final = 10
@@ -167,6 +167,8 @@ def _cluster(session: Session) -> Iterator[Finding]:
     told = session.client.status()
     yield _gpus(told)
     yield Finding(OK, "database", told.database)
+    if told.database_health is not None:
+        yield from _database(told.database_health)
     if told.isolation == "none":
         what = "jobs of all teams run as one user and can reach each other's files and processes"
         yield Finding(
@@ -178,6 +180,21 @@ def _cluster(session: Session) -> Iterator[Finding]:
         yield Finding(WARN, "scheduler", f"the last cycle took {told.last_cycle_ms} ms", "see: gpuyard status")
     for warning in told.warnings:
         yield Finding(WARN, "server", warning)
+
+
+def _database(health: DatabaseHealth) -> Iterator[Finding]:
+    """What was held against its checksums, and what of the log is not used."""
+    if health.verified_at is not None:
+        scope = "all of the log" if health.complete else "the newest part of the log"
+        what = f"{scope} was verified, {health.verified_entries} entries, at {health.verified_at:%Y-%m-%d %H:%M:%S UTC}"
+        yield Finding(OK, "database", what)
+    for damage in health.damage:
+        yield Finding(FAIL, "database", damage, "gpuyard store verify names all of it; then gpuyard restore FILE")
+    if health.quarantined:
+        what = f"entries of the log in quarantine, which are kept and not used: {health.quarantined}"
+        yield Finding(WARN, "database", what, "what is in them: gpuyard store inspect --quarantined")
+    for entry in health.quarantine[:MAX_NAMED]:
+        yield Finding(WARN, "database", f"entry {entry.seq} ({entry.kind}): {entry.why or 'an admin sees why'}")
 
 
 def _gpus(told: Status) -> Finding:

@@ -44,6 +44,11 @@ def kept_database(home: Path) -> str:
     return named or str(home / DEFAULT_DATABASE)
 
 
+def markers_of(home: Path) -> Path:
+    """The folder for what this machine knows of databases on a server."""
+    return (home / DATABASE_FILE).parent
+
+
 def _state_folder() -> Path:
     """Where programs of this user keep what lasts. A relative XDG_STATE_HOME does not count, as its authors say."""
     given = os.environ.get("XDG_STATE_HOME", "")

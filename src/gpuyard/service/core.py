@@ -75,6 +75,7 @@ class Core:
         self.idle = IdleWatch(journal.state)
         self.schedules = ScheduleWatch(journal.state)
         journal.listeners.append(self._tell_agents)
+        self.journal.enter_found(self.now_ms())
         self.record([*self.hub.opening(), *self._uid_range(uids)])
         self.record([*self._numbered(), *self._not_heard_yet()])
 

@@ -21,7 +21,7 @@ from gpuyard import __version__
 from gpuyard.model.queues import Queue
 from gpuyard.platform.clock import wall_ms
 from gpuyard.platform.files import write_private
-from gpuyard.platform.home import DATABASE_FILE, SERVER_FILE
+from gpuyard.platform.home import DATABASE_FILE, SERVER_FILE, markers_of
 from gpuyard.platform.listening import host_name, local_addresses
 from gpuyard.service.agent_server import AgentServer
 from gpuyard.service.certificates import Authority, fingerprint_of
@@ -76,7 +76,7 @@ class Daemon:
         """Until a signal, or until the manager can go on no more (its error is raised)."""
         make_state_folder(self.settings.home)
         self._listen_to_signals()
-        store = open_store(self.settings.store_address)
+        store = open_store(self.settings.store_address, markers_of(self.settings.home))
         manager = Manager(store, lease_ms=self.settings.lease_ms, uids=self.settings.uids)
         await manager.start()
         try:

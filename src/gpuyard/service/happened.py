@@ -20,6 +20,7 @@ from gpuyard.service.sentences import sentence
 from gpuyard.wire.access import Permission
 from gpuyard.wire.rest import EventObject
 from gpuyard.worlds.standalone.events import DECODER, Event, JobSubmitted, ScheduleSet
+from gpuyard.worlds.standalone.reading import END_OF_TIME_MS
 from gpuyard.worlds.standalone.store.port import Entry
 
 _WITH_SECRETS: Final = frozenset({"job-submitted", "schedule-set"})
@@ -83,7 +84,10 @@ class Reader:
         return not self._object or self._object in self.veil.objects(entry.objects)
 
     def told(self, entry: Entry) -> EventObject | None:
-        event = self.veil.event(_decoded(entry))
+        decoded = _decoded(entry)
+        if decoded is None:
+            return _unreadable(entry, self.veil.objects(entry.objects))
+        event = self.veil.event(decoded)
         return None if event is None else _object(entry, event, self.veil.objects(entry.objects))
 
     def key(self, entry: Entry) -> tuple[object, ...]:
@@ -91,7 +95,8 @@ class Reader:
         hidden = tuple(one for one in entry.objects if one.startswith("job/") and not self.veil.sees(one[4:]))
         if entry.kind not in _WITH_SECRETS:
             return (entry.seq, hidden)
-        team, owner = _owned(_decoded(entry))
+        decoded = _decoded(entry)
+        team, owner = _owned(decoded) if decoded is not None else ("", "")
         return (entry.seq, hidden, self._call.caller.may(Permission.SEE_SECRETS, team=team, owner=owner))
 
 
@@ -105,14 +110,32 @@ def _owned(event: Event) -> tuple[str, str]:
     return "", ""
 
 
-def _decoded(entry: Entry) -> Event:
-    return DECODER.decode(entry.body)
+def _decoded(entry: Entry) -> Event | None:
+    """None where it cannot be read: the entry is in quarantine."""
+    try:
+        return DECODER.decode(entry.body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def _unreadable(entry: Entry, objects: tuple[str, ...]) -> EventObject:
+    """What is known of an entry whose content cannot be read; that content is not shown."""
+    return EventObject(
+        revision=entry.seq,
+        at=moment(entry.at_ms if 0 <= entry.at_ms <= END_OF_TIME_MS else 0),
+        kind=entry.kind,
+        actor=entry.actor,
+        team=entry.team,
+        objects=objects,
+        text="this entry cannot be read and is in quarantine: gpuyard store inspect",
+        data=msgspec.Raw(b"{}"),
+    )
 
 
 def _object(entry: Entry, event: Event, objects: tuple[str, ...]) -> EventObject:
     return EventObject(
         revision=entry.seq,
-        at=moment(entry.at_ms),
+        at=moment(entry.at_ms if 0 <= entry.at_ms <= END_OF_TIME_MS else 0),
         kind=entry.kind,
         actor=entry.actor,
         team=entry.team,

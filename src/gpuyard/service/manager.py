@@ -33,6 +33,7 @@ from gpuyard.service.port import Done, DryRun, ParcelSource
 from gpuyard.service.questions import Questions, candidate, copy_of
 from gpuyard.service.readiness import Cause, Readiness
 from gpuyard.service.sentences import sentence
+from gpuyard.service.soundness import Soundness
 from gpuyard.service.stats import Stats
 from gpuyard.wire.access import Caller
 from gpuyard.wire.agents import (
@@ -173,6 +174,8 @@ class Manager:
         loop = asyncio.get_running_loop()
         await self._in(self._writing, self.store.open)
         journal = await self._in(self._writing, lambda: load(self.store))
+        self.soundness = Soundness(self.store, journal, self._keep)
+        self.soundness.tell()
         journal.listeners.append(self._count)
         self.core = Core(journal, self.clock, self.policy, self.lease_ms, self._uids)
         self.core.loop.containment.reports.listen(self._log_trouble)
@@ -180,9 +183,13 @@ class Manager:
         self.failed = loop.create_future()
         self._advanced = loop.create_future()
         self.stats.started_at_ms = self.clock.wall_ms()
-        self._tasks = [asyncio.create_task(self._guard(part)) for part in (self._write, self._plan, self._tick)]
+        self._tasks = [asyncio.create_task(self._guard(part)) for part in self._parts]
         self.ready = True
         self._changed()
+
+    @property
+    def _parts(self) -> tuple[Callable[[], Awaitable[None]], ...]:
+        return self._write, self._plan, self._tick, self.soundness.look_at_the_rest
 
     async def stop(self) -> None:
         """Write what is pending and let go of the store."""

@@ -17,6 +17,7 @@ from gpuyard.model.plan import Plan
 from gpuyard.model.reasons import Reason
 from gpuyard.model.snapshot import Change, Snapshot
 from gpuyard.service.issues import Issues
+from gpuyard.service.soundness import Soundness
 from gpuyard.service.stats import Stats
 from gpuyard.wire.access import Caller
 from gpuyard.wire.agents import AttemptId, LogPiece
@@ -74,6 +75,10 @@ class ManagerPort(Protocol):
     @property
     def database(self) -> str:
         """What the state is kept in, for people."""
+
+    @property
+    def soundness(self) -> Soundness:
+        """Whether the database holds what was written."""
 
     @property
     def ready(self) -> bool:

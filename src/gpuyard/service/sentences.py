@@ -6,6 +6,7 @@ Place in the flow: log ─Event─▶ redact ─▶ **sentences** ─▶ a perso
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from gpuyard.model.reasons import Reason
 from gpuyard.model.text import duration_text, reason_text
@@ -68,6 +69,9 @@ from gpuyard.worlds.standalone.events import (
 )
 from gpuyard.worlds.standalone.lifecycle import Happening
 from gpuyard.worlds.standalone.records import Skip, SkipReason, Then
+from gpuyard.worlds.standalone.store.quarantine import EntriesQuarantined, EntriesReleased
+
+MAX_ENTRIES_NAMED: Final = 5
 
 _WENT: dict[Happening, str] = {
     Happening.UNBLOCKED: "waits for its turn: what it depended on is over",
@@ -248,6 +252,12 @@ def _cluster(event: Event) -> str:
             return "the clocks of the server's node are read for the first time since its boot"
         case ClockJumped(by_ms):
             return jump_text(by_ms)
+        case EntriesQuarantined(entries):
+            named = ", ".join(f"{one.seq} ({one.why})" for one in entries[:MAX_ENTRIES_NAMED])
+            more = " and others" if len(entries) > MAX_ENTRIES_NAMED else ""
+            return f"entries of the log are no longer used: {named}{more}"
+        case EntriesReleased(seqs):
+            return f"entries of the log are used again: {', '.join(map(str, seqs[:MAX_ENTRIES_NAMED]))}"
         case _:
             return _machine(event)
 

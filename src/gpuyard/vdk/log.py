@@ -7,8 +7,10 @@ is the fold of what the store holds; a change that was not written, or of which 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Final, Generic, TypeVar, get_args
 
 import msgspec
@@ -17,12 +19,16 @@ from gpuyard.errors import StoreError
 from gpuyard.worlds.standalone.store.memory import MemoryStore
 from gpuyard.worlds.standalone.store.opening import open_store
 from gpuyard.worlds.standalone.store.port import Entry, Store, StoredSnapshot
+from gpuyard.worlds.standalone.store.quarantine import KINDS as QUARANTINE_KINDS
+from gpuyard.worlds.standalone.store.quarantine import entry_of, events_for
+from gpuyard.worlds.standalone.store.replay import Reading, UnknownKindError, UnusableError, replay
 
 SNAPSHOT_EVERY: Final = 2_000
 """Entries between two snapshots: opening replays no more than about twice as many."""
-READ_AT_ONCE: Final = 5_000
 KEPT_MS: Final = 90 * 24 * 3600 * 1000
 """How long entries are kept that the snapshots have made needless."""
+
+_log = logging.getLogger(__name__)
 
 State = TypeVar("State")
 Event = TypeVar("Event", bound=msgspec.Struct)
@@ -45,9 +51,9 @@ class Story(msgspec.Struct, Generic[State, Event], frozen=True):
         return [str(event.__struct_config__.tag) for event in get_args(self.events)]
 
 
-def store_of(address: str | None) -> Store:
-    """At this address, not open yet; None: in memory, gone with the process."""
-    return MemoryStore() if address is None else open_store(address)
+def store_of(address: str | None, markers: Path | None = None) -> Store:
+    """At this address, not open yet; None: in memory, gone with the process. `markers` as in `open_store`."""
+    return MemoryStore() if address is None else open_store(address, markers)
 
 
 class Log(Generic[State, Event]):
@@ -63,6 +69,7 @@ class Log(Generic[State, Event]):
         self._snapshot_seq = 0
         store.open()
         try:
+            store.check()
             self._read_all()
         except BaseException:
             store.close()
@@ -102,7 +109,7 @@ class Log(Generic[State, Event]):
         """One event as it was written; for a state that leaves in the log what is large."""
         entries = self._store.read(seq - 1, 1)
         if not entries or entries[0].seq != seq:
-            raise StoreError(f"the log lacks entry {seq}", fix="restore a backup")
+            raise self._store.damaged(f"the log lacks entry {seq}", seq)
         found: Event = self._decoder.decode(entries[0].body)
         return found
 
@@ -128,25 +135,44 @@ class Log(Generic[State, Event]):
     # ---------------------------------------------------------------------------------------------------------- reading
 
     def _read_all(self) -> None:
-        self._state, self._seq, self._at_ms = self._newest_snapshot()
-        self._snapshot_seq = self._seq
-        while entries := self._store.read(self._seq, READ_AT_ONCE):
-            for entry in entries:
-                self._replay(entry)
-        if self._seq != self._store.last_seq():
-            raise StoreError(f"the log ends at entry {self._store.last_seq()}, but only {self._seq} can be read")
+        """The state anew; what of the log cannot be used is left out, and the log says so from then on."""
+        replayed = replay(self._store, self._reading)
+        self._state, self._seq, self._at_ms = replayed.state, replayed.seq, replayed.at_ms
+        self._snapshot_seq = replayed.snapshot_seq
+        for found in replayed.found.values():
+            _log.warning("entry %d (%s) is put in quarantine: %s", found.seq, found.kind, found.why)
+        for event in events_for(replayed.found.values()):
+            self._seq += 1
+            self._store.append([entry_of(self._seq, self._at_ms, event)])
 
-    def _replay(self, entry: Entry) -> None:
-        if entry.seq != self._seq + 1:
-            raise StoreError(f"the log lacks entry {self._seq + 1}: the next is {entry.seq}", fix="restore a backup")
-        self._story.fold(self._state, self._decoder.decode(entry.body), entry.at_ms)
-        self._seq, self._at_ms = entry.seq, entry.at_ms
+    @property
+    def _reading(self) -> Reading[State, Event | None]:
+        story = self._story
+        return Reading(
+            empty=story.empty,
+            load=story.load,
+            problem=lambda state: "",
+            save=story.save,
+            decode=self._decode,
+            fold=self._fold,
+            skip=_skip,
+        )
 
-    def _newest_snapshot(self) -> tuple[State, int, int]:
-        for snapshot in self._store.snapshots():
-            try:
-                return self._story.load(snapshot.body), snapshot.seq, snapshot.at_ms
-            except msgspec.MsgspecError:
-                # Written by another version, or damaged: the one before it, or the log alone, will do.
-                continue
-        return self._story.empty(), 0, 0
+    def _decode(self, entry: Entry) -> Event | None:
+        if entry.kind in QUARANTINE_KINDS:
+            return None
+        if entry.kind not in self._story.kinds:
+            raise UnknownKindError(entry.kind)
+        try:
+            found: Event = self._decoder.decode(entry.body)
+        except Exception as error:
+            raise UnusableError(f"it cannot be read: {error}") from error
+        return found
+
+    def _fold(self, state: State, event: Event | None, entry: Entry) -> None:
+        if event is not None:
+            self._story.fold(state, event, entry.at_ms)
+
+
+def _skip(state: object, entry: Entry) -> None:
+    """A state of this kind does not know how far the log has come."""

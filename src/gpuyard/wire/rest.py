@@ -452,6 +452,32 @@ class Version(msgspec.Struct, frozen=True):
     api: str = "v1"
 
 
+class QuarantinedEntry(msgspec.Struct, frozen=True):
+    """An entry of the log that is kept and not used."""
+
+    seq: int
+    kind: str
+    why: str = ""
+    """For admins and operators."""
+
+
+class DatabaseHealth(msgspec.Struct, frozen=True):
+    """Whether the database holds what was written to it."""
+
+    verified_at: Moment | None
+    """When entries were last held against their checksums."""
+    verified_entries: int
+    """How many were looked at."""
+    complete: bool
+    """Everything was looked at."""
+    damage: tuple[str, ...] = ()
+    """What is not as it was written; for admins and operators."""
+    quarantined: int = 0
+    """Entries that are kept and not used."""
+    quarantine: tuple[QuarantinedEntry, ...] = ()
+    """The first of them."""
+
+
 class Status(msgspec.Struct, frozen=True):
     """The cluster in short."""
 
@@ -473,3 +499,4 @@ class Status(msgspec.Struct, frozen=True):
     warnings: tuple[str, ...] = ()
     pool: str = ""
     """Where the pool is reached over gRPC: HOST:PORT; empty: nowhere."""
+    database_health: DatabaseHealth | None = None

@@ -13,7 +13,8 @@ import pytest
 
 from gpuyard.errors import StoreBusyError, StoreError
 from gpuyard.worlds.standalone.store import archive, backup
-from gpuyard.worlds.standalone.store.archive import FORMAT, HEADER_BYTES, MAGIC, Page, check_archive, read_pages
+from gpuyard.worlds.standalone.store.archive import FORMAT, HEADER_BYTES, MAGIC, Page
+from gpuyard.worlds.standalone.store.archive_reading import check_archive, read_pages
 from gpuyard.worlds.standalone.store.memory import MemoryDisk
 from gpuyard.worlds.standalone.store.opening import open_store
 from tests.worlds.store.conftest import SQL_KINDS

@@ -19,7 +19,9 @@ from gpuyard.service.port import ManagerPort
 from gpuyard.service.problems import ProblemReason
 from gpuyard.service.redact import Veil
 from gpuyard.service.sentences import jump_text
+from gpuyard.service.soundness import database_health
 from gpuyard.service.views import device_objects, isolation_of, node_state
+from gpuyard.wire.access import Permission
 from gpuyard.wire.rest import Status, Version, Whoami
 from gpuyard.worlds.standalone.lifecycle import JobState
 
@@ -95,6 +97,7 @@ async def status(call: Call) -> Answer:
                 *issues,
             ),
             pool=manager.stats.pool,
+            database_health=database_health(manager.soundness, detailed=call.caller.may(Permission.RUN_NODES)),
         )
     )
 

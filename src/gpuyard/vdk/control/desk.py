@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import TypeVar
 
 from gpuyard.service.authorise import not_allowed
@@ -30,10 +31,10 @@ class Desk:
         """The archive that was read last: a machine asks for it piece by piece."""
 
     @classmethod
-    async def open(cls, address: str) -> Desk:
+    async def open(cls, address: str, markers: Path) -> Desk:
         thread = ThreadPoolExecutor(1, thread_name_prefix="data-jobs")
         try:
-            opened = await asyncio.get_running_loop().run_in_executor(thread, Register.open, address)
+            opened = await asyncio.get_running_loop().run_in_executor(thread, Register.open, address, markers)
         except BaseException:
             thread.shutdown()
             raise

@@ -17,6 +17,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from gpuyard.errors import StoreError
+from gpuyard.platform.home import markers_of
 from gpuyard.service.faces import Ground
 from gpuyard.service.handlers import Handler
 from gpuyard.service.problems import PROBLEM_MEDIA, ProblemReason
@@ -90,7 +91,8 @@ class ControlFace:
 
     async def open(self, ground: Ground) -> None:
         self._ground = ground
-        self._opening = asyncio.create_task(Desk.open(beside(ground.settings.store_address, PART)))
+        address = beside(ground.settings.store_address, PART)
+        self._opening = asyncio.create_task(Desk.open(address, markers_of(ground.settings.home)))
         ground.service.manager.parcels = self._parcel
 
     async def _parcel(self, digest: str) -> bytes | None:

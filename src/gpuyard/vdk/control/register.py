@@ -7,6 +7,7 @@ Invariant: what is answered is durable; the archive of every version that a job 
 from __future__ import annotations
 
 from collections.abc import Collection
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -53,8 +54,8 @@ class Register:
         self._log = log
 
     @classmethod
-    def open(cls, address: str | None) -> Register:
-        return cls(Log(store_of(address), story()))
+    def open(cls, address: str | None, markers: Path | None = None) -> Register:
+        return cls(Log(store_of(address, markers), story()))
 
     def close(self) -> None:
         self._log.close()

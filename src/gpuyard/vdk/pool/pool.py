@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from threading import RLock
 from typing import Self
 
@@ -92,6 +93,7 @@ class Pool:
         self,
         address: str | None = None,
         *,
+        markers: Path | None = None,
         clock: Clock = wall_ms,
         job_portability: Amount = DEFAULT_PORTABILITY,
         expiry_ms: int | None = DEFAULT_EXPIRY_MS,
@@ -100,7 +102,7 @@ class Pool:
         self._clock = clock
         self._expiry_ms = expiry_ms
         self._lock = RLock()
-        self._log = Log(store_of(address), story())
+        self._log = Log(store_of(address, markers), story())
 
     def close(self) -> None:
         with self._lock:

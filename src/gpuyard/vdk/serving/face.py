@@ -12,6 +12,7 @@ import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Final
 
 import grpc
@@ -19,6 +20,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from gpuyard.errors import ServiceError, StoreError
+from gpuyard.platform.home import markers_of
 from gpuyard.service.faces import Ground
 from gpuyard.service.handlers import Handler
 from gpuyard.service.routing import table_routes
@@ -77,8 +79,8 @@ class PoolFace:
 
     async def open(self, ground: Ground) -> None:
         self._ground = ground
-        address = beside(ground.settings.store_address, PART)
-        self._opening = asyncio.create_task(Desk.open(lambda: _opened(address, self._expiry_ms)))
+        address, markers = beside(ground.settings.store_address, PART), markers_of(ground.settings.home)
+        self._opening = asyncio.create_task(Desk.open(lambda: _opened(address, markers, self._expiry_ms)))
         found = await self._start_server(ground)
         ground.service.manager.stats.pool = str(found)
         plain = not found.loopback and ground.settings.insecure
@@ -121,10 +123,10 @@ class PoolFace:
                 await (await self._opening).close()
 
 
-def _opened(address: str, expiry_ms: int) -> GpuResourceManager:
+def _opened(address: str, markers: Path, expiry_ms: int) -> GpuResourceManager:
     """In the pool's thread, which also loads what only the pool needs."""
     from gpuyard.vdk.pool.pool import Pool
     from gpuyard.vdk.serving.calls import CALLS
 
     assert CALLS, "loaded here, and not when the first call waits for it"
-    return Pool(address, expiry_ms=expiry_ms)
+    return Pool(address, markers=markers, expiry_ms=expiry_ms)

@@ -29,6 +29,7 @@ from gpuyard.worlds.standalone.records import (
     TokenRecord,
     UserRecord,
 )
+from gpuyard.worlds.standalone.store.quarantine import EntriesQuarantined, EntriesReleased
 
 
 class _Event(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
@@ -440,6 +441,8 @@ Event = (
     | ClockJumped
     | JobsForgotten
     | Noted
+    | EntriesQuarantined
+    | EntriesReleased
     | ScheduleEvent
 )
 

@@ -77,6 +77,7 @@ from gpuyard.worlds.standalone.records import (
     per_leaf,
 )
 from gpuyard.worlds.standalone.schedule_fold import enter_schedule
+from gpuyard.worlds.standalone.store.quarantine import EntriesQuarantined, EntriesReleased
 from gpuyard.worlds.standalone.uids import UIDS_APART, chosen, skipped, with_given
 
 HOUR_MS = 3_600_000
@@ -119,7 +120,7 @@ def _enter(state: State, event: Event, at_ms: int) -> None:
             _drop_old_receipts(state)
         case JobsForgotten(jobs):
             _forget(state, jobs)
-        case Noted():
+        case Noted() | EntriesQuarantined() | EntriesReleased():
             pass
         case DayClosed(day):
             meter.close_day(state, day)

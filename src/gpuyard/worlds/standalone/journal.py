@@ -14,11 +14,10 @@ from typing import Final
 
 import msgspec
 
-from gpuyard.errors import GpuyardError, NotRecordedError, StoreConflictError, StoreError
+from gpuyard.errors import GpuyardError, NotRecordedError, StoreConflictError
 from gpuyard.worlds.standalone.acceptable import event_problem
 from gpuyard.worlds.standalone.consequences import follow_ups
 from gpuyard.worlds.standalone.events import (
-    DECODER,
     Event,
     JobSubmitted,
     Noted,
@@ -30,16 +29,16 @@ from gpuyard.worlds.standalone.events import (
     kind_of,
 )
 from gpuyard.worlds.standalone.fold import fold
+from gpuyard.worlds.standalone.reading import READING
 from gpuyard.worlds.standalone.records import State
 from gpuyard.worlds.standalone.snapshot_draft import SnapshotDraft
-from gpuyard.worlds.standalone.store.port import Entry, Store
+from gpuyard.worlds.standalone.store.port import Entry, Quarantine, Quarantined, Store, Verification
+from gpuyard.worlds.standalone.store.quarantine import events_for
+from gpuyard.worlds.standalone.store.replay import replay
 from gpuyard.worlds.standalone.undo import Watch
 
 SNAPSHOT_EVERY: Final = 5_000
 """Entries between two snapshots: a restart replays no more than about twice as many."""
-READ_AT_ONCE: Final = 5_000
-
-_STATE: Final[msgspec.msgpack.Decoder[State]] = msgspec.msgpack.Decoder(State)
 
 Listener = Callable[[Event, Entry], None]
 
@@ -68,6 +67,12 @@ class Journal:
         self.durable_seq = state.seq
         self.snapshot_seq = 0
         self.snapshot_every = SNAPSHOT_EVERY
+        self.quarantine = Quarantine()
+        """Entries that are kept and not used, as the store knows them."""
+        self.verification: Verification | None = None
+        """What was looked at before the start."""
+        self.found: tuple[Quarantined, ...] = ()
+        """Entries that the last start could not use, to be entered in quarantine."""
         self.listeners: list[Listener] = []
         """Told of every event once all that is recorded together is entered, before it is durable."""
         self._watch = Watch(state)
@@ -116,6 +121,11 @@ class Journal:
             why = f"what follows from it: {_in_words(error)}"
             raise NotRecordedError(kind_of(event), why, _job_of(event)) from error
 
+    def enter_found(self, at_ms: int) -> None:
+        """Say in the log what a start could not use, so that the next one comes to the same state."""
+        found, self.found = self.found, ()
+        self.record(events_for(found), at_ms)
+
     def take_pending(self) -> list[Entry]:
         """What is to be written next, all together."""
         pending, self.pending = self.pending, []
@@ -132,25 +142,14 @@ class Journal:
 
 
 def load(store: Store) -> Journal:
-    """The state of a store that is open: its newest readable snapshot and everything after it."""
-    state = _newest_snapshot(store)
-    snapshot_seq = state.seq
-    while entries := store.read(state.seq, READ_AT_ONCE):
-        for entry in entries:
-            if entry.seq != state.seq + 1:
-                raise StoreError(
-                    f"the log lacks entry {state.seq + 1}: the next is {entry.seq}",
-                    fix="restore a backup: gpuyard restore FILE",
-                )
-            fold(state, DECODER.decode(entry.body), entry.seq, entry.at_ms)
-    last = store.last_seq()
-    if last != state.seq:
-        raise StoreError(
-            f"the log ends at entry {last}, but only {state.seq} can be read",
-            fix="restore a backup: gpuyard restore FILE",
-        )
-    journal = Journal(state)
-    journal.snapshot_seq = snapshot_seq
+    """The state of a store that is open, which is checked first; what of it cannot be used is left out, and named."""
+    verification = store.check()
+    replayed = replay(store, READING)
+    journal = Journal(replayed.state)
+    journal.snapshot_seq = replayed.snapshot_seq
+    journal.quarantine = store.quarantine()
+    journal.verification = verification
+    journal.found = tuple(replayed.found.values())
     return journal
 
 
@@ -162,18 +161,6 @@ def is_written(entries: Sequence[Entry], last_seq: int) -> bool:
             fix="only one manager may run on a database",
         )
     return last_seq == entries[-1].seq
-
-
-def _newest_snapshot(store: Store) -> State:
-    for snapshot in store.snapshots():
-        try:
-            state = _STATE.decode(snapshot.body)
-        except msgspec.MsgspecError:
-            # Written by another version, or damaged: the one before it, or the log alone, will do.
-            continue
-        if state.seq == snapshot.seq:
-            return state
-    return State()
 
 
 def concerns(state: State, event: Event) -> tuple[str, tuple[str, ...]]:

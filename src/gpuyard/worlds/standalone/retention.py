@@ -1,4 +1,7 @@
-"""How long each kind of entry stays in the log. What state needs is in its snapshots; use is kept as daily sums."""
+"""How long each kind of entry stays in the log. What state needs is in its snapshots; use is kept as daily sums.
+
+What is said about entries in quarantine stays as long as the log.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from typing import Final, NamedTuple, get_args
 
 from gpuyard.worlds.standalone.events import Event
 from gpuyard.worlds.standalone.records import Jump
+from gpuyard.worlds.standalone.store.quarantine import KINDS as QUARANTINE_KINDS
 
 DAY_MS: Final = 24 * 3600 * 1000
 DECISIONS_MS: Final = 90 * DAY_MS
@@ -18,6 +22,7 @@ _ABOUT_PEOPLE: Final = ("teams-", "user-", "token-", "cluster-", "shared-", "lea
 KEPT_MS: Final[dict[str, int]] = {
     kind: PEOPLE_MS if kind.startswith(_ABOUT_PEOPLE) else DECISIONS_MS
     for kind in (str(event.__struct_config__.tag) for event in get_args(Event))
+    if kind not in QUARANTINE_KINDS
 }
 
 

@@ -20,6 +20,8 @@ from gpuyard.errors import StoreError
 POSTGRES_PORT: Final = 5432
 DEFAULT_SCHEMA: Final = "gpuyard"
 DEFAULT_FILE: Final = "gpuyard.db"
+PARTS: Final = ("pool", "data-jobs")
+"""Databases that belong to the manager's and are beside it."""
 TLS_MODES: Final = ("disable", "prefer", "require", "verify-full")
 OPTIONS: Final = ("schema", "sslmode", "sslrootcert", "passwordfile", "host")
 SCHEMA_NAME: Final = re.compile(r"[a-z_][a-z0-9_]{0,62}")
@@ -32,6 +34,11 @@ class SqliteAddress(msgspec.Struct, frozen=True):
     path: Path
 
     def __str__(self) -> str:
+        return str(self.path)
+
+    @property
+    def url(self) -> str:
+        """As it is named in a command."""
         return str(self.path)
 
 
@@ -59,6 +66,17 @@ class PostgresAddress(msgspec.Struct, frozen=True):
     def __str__(self) -> str:
         host = self.host if self.is_local else f"{self.host}:{self.port}"
         return f"{host}/{self.database}, schema {self.schema}"
+
+    @property
+    def url(self) -> str:
+        """As it is named in a command, without the password."""
+        options = {"host": self.host} if self.is_local else {}
+        options |= {"schema": self.schema} if self.schema != DEFAULT_SCHEMA else {}
+        options |= {"sslmode": self.tls} if self.tls != "prefer" else {}
+        options |= {"sslrootcert": self.root_certificate} if self.root_certificate else {}
+        host = "" if self.is_local else f"[{self.host}]" if ":" in self.host else self.host
+        asked = f"?{urlencode(options, safe='/')}" if options else ""
+        return f"postgresql://{quote(self.user)}@{host}:{self.port}/{quote(self.database)}{asked}"
 
     def __repr__(self) -> str:
         return f"PostgresAddress({self})"
@@ -94,6 +112,22 @@ def beside(text: str | Path, part: str) -> str:
     parts = urlsplit(str(text))
     options = [(name, value) for name, value in parse_qsl(parts.query, keep_blank_values=True) if name != "schema"]
     return parts._replace(query=urlencode([*options, ("schema", schema)])).geturl()
+
+
+def part_of(address: SqliteAddress | PostgresAddress) -> tuple[str, SqliteAddress | PostgresAddress]:
+    """Which part of a manager's state is at an address, and where the manager's own is; "": it is that itself."""
+    if isinstance(address, PostgresAddress):
+        for part in PARTS:
+            ending = f"_{part.replace('-', '_')}"
+            if address.schema.endswith(ending) and address.schema != ending:
+                return part, msgspec.structs.replace(address, schema=address.schema.removesuffix(ending))
+        return "", address
+    for part in PARTS:
+        if address.path.name == f"{part}.db":
+            return part, SqliteAddress(address.path.with_name(DEFAULT_FILE))
+        if address.path.name.endswith(f".{part}"):
+            return part, SqliteAddress(address.path.with_name(address.path.name.removesuffix(f".{part}")))
+    return "", address
 
 
 def without_password(text: str) -> str:

@@ -7,17 +7,21 @@ Invariant: a restore that fails has changed nothing.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from itertools import chain
 from pathlib import Path
 
-from gpuyard.errors import StoreError
+from gpuyard.errors import StoreDamagedError, StoreError
 from gpuyard.worlds.standalone.store.address import address_of
-from gpuyard.worlds.standalone.store.archive import Header, Page, Progress, check_archive, no_progress, read_pages
+from gpuyard.worlds.standalone.store.archive import Header, Page
+from gpuyard.worlds.standalone.store.archive_reading import check_archive, read_pages
 from gpuyard.worlds.standalone.store.opening import open_store
-from gpuyard.worlds.standalone.store.port import Entry
+from gpuyard.worlds.standalone.store.port import Entry, Progress, no_progress
 from gpuyard.worlds.standalone.store.sql_store import SqlStore
+
+_log = logging.getLogger(__name__)
 
 Mark = Callable[[int], Entry]
 """An entry with this number."""
@@ -36,20 +40,36 @@ def restore(
     force: bool = False,
     progress: Progress = no_progress,
     mark: Mark | None = None,
+    markers: Path | None = None,
 ) -> Header:
     """Put a backup into a database that is empty, or with `force` in the place of everything that is there.
 
-    `mark` makes an entry that follows those of the backup, in the same transaction.
+    `mark` makes an entry that follows those of the backup, in the same transaction. `markers` is the folder where this
+    machine keeps what it knows of databases on a server.
     """
     header = check_archive(path)
     pages = _with_progress(path, header, progress)
     last = (mark(header.last_seq + 1),) if mark else ()
-    with closing(open_store(address)) as store:
-        store.open()
+    with closing(open_store(address, markers)) as store:
+        open_to_replace(store, force=force)
         if not force:
             require_empty(store, address)
         store.replace(header.last_seq + len(last), chain(pages, [Page(last)]))
     return header
+
+
+def open_to_replace(store: SqlStore, *, force: bool) -> None:
+    """Open a database whatever is in it. One that is damaged itself gets another name by force, and nothing is lost."""
+    try:
+        store.open(accept=True)
+        if force:
+            store.require_structure()
+    except StoreDamagedError as error:
+        store.close()
+        if not force:
+            raise
+        _log.warning("%s: %s; it is now %s", store.place, error.what, store.set_aside())
+        store.open(accept=True)
 
 
 def require_empty(store: SqlStore, address: str | Path) -> None:

@@ -21,8 +21,10 @@ import msgspec
 from gpuyard.errors import StoreError
 from gpuyard.worlds.standalone.store import backup as single
 from gpuyard.worlds.standalone.store.address import beside
-from gpuyard.worlds.standalone.store.archive import MAGIC, Header, Progress, check_archive, no_progress
+from gpuyard.worlds.standalone.store.archive import MAGIC, Header
+from gpuyard.worlds.standalone.store.archive_reading import check_archive
 from gpuyard.worlds.standalone.store.opening import is_there, open_store
+from gpuyard.worlds.standalone.store.port import Progress, no_progress
 
 MAIN: Final = "gpuyard"
 """What the manager's own archive is called in a tar."""
@@ -55,34 +57,45 @@ def restore(
     force: bool = False,
     progress: Progress = no_progress,
     mark: single.Mark | None = None,
+    markers: Path | None = None,
 ) -> Contents:
     """Put a backup into databases that are empty, or with `force` in the place of everything that is there.
 
     `mark` makes an entry that follows those of the manager's own.
     """
     if not _is_tar(path):
-        return _contents(single.restore(path, address, force=force, progress=progress, mark=mark), {})
+        return _contents(single.restore(path, address, force=force, progress=progress, mark=mark, markers=markers), {})
     with _folder_beside(Path(path)) as folder:
         found = _unpack(path, folder, parts)
         headers = {part: check_archive(folder / part) for part in found}
         if not force:
             for part in found:
-                _check_empty(beside(address, part))
-        main = single.restore(folder / MAIN, address, force=force, progress=progress, mark=mark)
+                _check_empty(beside(address, part), markers)
+        main = single.restore(folder / MAIN, address, force=force, progress=progress, mark=mark, markers=markers)
         for part in found:
-            single.restore(folder / part, beside(address, part), force=True)
+            single.restore(folder / part, beside(address, part), force=True, markers=markers)
     return _contents(main, headers)
+
+
+def check(path: str | Path, parts: Sequence[str]) -> Contents:
+    """Read all of a backup; what is damaged in it is found and named."""
+    if not _is_tar(path):
+        return _contents(check_archive(path), {})
+    with tempfile.TemporaryDirectory(prefix="gpuyard-verify-") as name:
+        folder = Path(name)
+        headers = {part: check_archive(folder / part) for part in (MAIN, *_unpack(path, folder, parts))}
+    return _contents(headers.pop(MAIN), headers)
 
 
 def _contents(header: Header, parts: dict[str, Header]) -> Contents:
     return Contents(**{name: getattr(header, name) for name in Header.__struct_fields__}, parts=parts)
 
 
-def _check_empty(address: str) -> None:
+def _check_empty(address: str, markers: Path | None) -> None:
     if not is_there(address):
         return
-    with closing(open_store(address)) as store:
-        store.open()
+    with closing(open_store(address, markers)) as store:
+        store.open(accept=True)
         single.require_empty(store, address)
 
 

@@ -13,12 +13,23 @@ from contextlib import AbstractContextManager, nullcontext
 from enum import Enum
 from typing import Final
 
-from gpuyard.errors import StoreBusyError, StoreFullError, StoreGoneError
-from gpuyard.worlds.standalone.store.archive import Page, Progress, no_progress, write_archive
+from gpuyard.errors import StoreBusyError, StoreDamagedError, StoreFullError, StoreGoneError
+from gpuyard.worlds.standalone.store.archive import Page, write_archive
+from gpuyard.worlds.standalone.store.chain import START, Gap, Head, Link, chained, link_of, merged, runs
 from gpuyard.worlds.standalone.store.checks import check_entries, check_sums, not_next
-from gpuyard.worlds.standalone.store.port import DailySum, Entry, StoredSnapshot
+from gpuyard.worlds.standalone.store.port import (
+    DailySum,
+    Entry,
+    Progress,
+    Quarantine,
+    StoredSnapshot,
+    Verification,
+    no_progress,
+)
+from gpuyard.worlds.standalone.store.quarantine import note_all, quarantine_of
 from gpuyard.worlds.standalone.store.search import MAX_RESULTS, Search
 from gpuyard.worlds.standalone.store.sql_store import KEPT_SNAPSHOTS
+from gpuyard.worlds.standalone.store.verify import LogCheck, clipped, first_few, in_order
 
 
 class SimulatedCrashError(BaseException):
@@ -69,7 +80,11 @@ class MemoryDisk:
 
     def __init__(self) -> None:
         self.log: list[Entry] = []
+        self.checksums: dict[int, bytes] = {}
+        """Of the entries of the log, by their numbers."""
+        self.gaps: list[Gap] = []
         self.last_seq = 0
+        self.digest = START
         self.snapshots: dict[int, StoredSnapshot] = {}
         self.sums: dict[tuple[str, ...], DailySum] = {}
         self.torn: tuple[Entry, ...] = ()
@@ -83,6 +98,7 @@ class MemoryStore:
     def __init__(self, disk: MemoryDisk | None = None, faults: Faults = no_faults) -> None:
         self._disk = disk or MemoryDisk()
         self._faults = faults
+        self._quarantine = Quarantine()
 
     @property
     def description(self) -> str:
@@ -95,6 +111,7 @@ class MemoryStore:
             raise StoreBusyError("another manager writes to this memory", fix="close it first")
         self._disk.writer = self
         self._disk.torn = ()
+        self._quarantine = quarantine_of(self._disk.log)
 
     def close(self) -> None:
         if self._disk.writer is self:
@@ -122,6 +139,30 @@ class MemoryStore:
         if fault is not None:
             raise StoreGoneError("the connection was lost", fix="open it again")
 
+    # ------------------------------------------------------------------------------------------------ what is damaged
+
+    def mend_index(self) -> None:
+        """There is none: a search looks at every entry."""
+
+    def quarantine(self) -> Quarantine:
+        return self._quarantine
+
+    def damaged(self, what: str, seq: int = 0) -> StoreDamagedError:
+        return StoreDamagedError(f"this memory is damaged: {what}", fix="restore a backup", seq=seq)
+
+    def check(self) -> Verification:
+        found = self.verify()
+        if found.damage:
+            raise self.damaged(found.damage[0].what, found.damage[0].seq)
+        return found
+
+    def verify(self, progress: Progress = no_progress) -> Verification:
+        disk = self._disk
+        check = LogCheck(0, self._quarantine.entries)
+        proofs = [link.proof for link in links_of(disk, 0, len(disk.log))]
+        damage = [*check.follow(in_order(proofs, disk.gaps)), *check.end(Head(disk.last_seq, disk.digest))]
+        return Verification(0, check.entries, disk.last_seq, True, first_few(damage))
+
     # ------------------------------------------------------------------------------------------------------- the log
 
     def last_seq(self) -> int:
@@ -136,8 +177,12 @@ class MemoryStore:
             raise not_next(entries[0].seq)
 
         def keep() -> None:
+            for link in chained(disk.digest, entries):
+                disk.checksums[link.entry.seq] = link.checksum
+                disk.digest = link.digest
             disk.log.extend(entries)
             disk.last_seq = entries[-1].seq
+            note_all(self._quarantine, entries)
 
         def tear() -> None:
             disk.torn = tuple(entries[: len(entries) // 2])
@@ -151,7 +196,15 @@ class MemoryStore:
     def read(self, after_seq: int, limit: int) -> list[Entry]:
         log = self._live.log
         first = _first_after(log, after_seq)
-        return log[first : first + max(limit, 0)]
+        return self._sound(log[first : first + max(limit, 0)])
+
+    def _sound(self, entries: list[Entry]) -> list[Entry]:
+        """The entries, where each is what was written or known not to be."""
+        known, checksums = self._quarantine.entries, self._live.checksums
+        for entry in entries:
+            if entry.seq not in known and not link_of(entry, checksums.get(entry.seq, b"")).intact:
+                raise self.damaged(f"entry {entry.seq} ({entry.kind}) is not what was written", entry.seq)
+        return entries
 
     def history(
         self,
@@ -174,14 +227,22 @@ class MemoryStore:
 
     def prune(self, older_than_ms: Mapping[str, int], up_to_seq: int, after_seq: int = 0) -> int:
         disk = self._live
-        kept = [e for e in disk.log if e.seq <= after_seq or not _is_old(e, older_than_ms, up_to_seq)]
-        gone = len(disk.log) - len(kept)
+        known = self._quarantine.entries
+        old = {
+            entry.seq
+            for entry in disk.log
+            if entry.seq > after_seq and entry.seq not in known and _is_old(entry, older_than_ms, up_to_seq)
+        }
 
         def drop() -> None:
-            disk.log = kept
+            left = runs(link for link in links_of(disk, 0, len(disk.log)) if link.entry.seq in old)
+            disk.gaps = merged([*disk.gaps, *left])
+            disk.log = [entry for entry in disk.log if entry.seq not in old]
+            for seq in old:
+                del disk.checksums[seq]
 
         self._write(Write.PRUNE, drop)
-        return gone
+        return len(old)
 
     # -------------------------------------------------------------------------------------------- snapshots and sums
 
@@ -198,6 +259,10 @@ class MemoryStore:
     def snapshots(self) -> Iterator[StoredSnapshot]:
         disk = self._live
         return iter([disk.snapshots[seq] for seq in sorted(disk.snapshots, reverse=True)])
+
+    def drop_snapshots_after(self, seq: int) -> None:
+        disk = self._live
+        disk.snapshots = {one: snapshot for one, snapshot in disk.snapshots.items() if one <= seq}
 
     def add_sums(self, sums: Sequence[DailySum]) -> None:
         check_sums(sums)
@@ -219,10 +284,17 @@ class MemoryStore:
 
     def replace(self, head_seq: int, pages: Iterable[Page]) -> None:
         disk, read = self._live, list(pages)
-        disk.log = [entry for page in read for entry in page.entries]
+        disk.log, disk.checksums, disk.gaps, disk.digest, disk.last_seq = [], {}, [], START, 0
+        for page in read:
+            for link in page.links() if page.checksums else chained(disk.digest, page.entries):
+                disk.log.append(link.entry)
+                disk.checksums[link.entry.seq] = link.checksum
+                disk.digest = link.digest
+            disk.gaps = merged([*disk.gaps, *page.gaps])
         disk.last_seq = head_seq
         disk.snapshots = {one.seq: one for page in read for one in page.snapshots}
         disk.sums = {_key(one): one for page in read for one in page.sums}
+        self._quarantine = quarantine_of(disk.log)
 
 
 class MemorySource:
@@ -234,8 +306,8 @@ class MemorySource:
     def moment(self) -> AbstractContextManager[None]:
         return nullcontext()
 
-    def last_seq(self) -> int:
-        return self._disk.last_seq
+    def head(self) -> Head:
+        return Head(self._disk.last_seq, self._disk.digest)
 
     def snapshots(self) -> Iterator[StoredSnapshot]:
         return iter([self._disk.snapshots[seq] for seq in sorted(self._disk.snapshots, reverse=True)])
@@ -244,9 +316,16 @@ class MemorySource:
         keys = sorted(key for key in self._disk.sums if last is None or key > _key(last))
         return [self._disk.sums[key] for key in keys[:limit]]
 
-    def entries_after(self, after_seq: int, limit: int) -> list[Entry]:
-        first = _first_after(self._disk.log, after_seq)
-        return self._disk.log[first : first + limit]
+    def links_after(self, after_seq: int, upto_seq: int, limit: int) -> tuple[list[Link], list[Gap]]:
+        found = links_of(self._disk, after_seq, limit)
+        last = found[-1].entry.seq if len(found) == limit else upto_seq
+        touching = (gap for gap in self._disk.gaps if gap.first <= last and gap.last > after_seq)
+        return found, [clipped(gap, after_seq, last) for gap in touching]
+
+
+def links_of(disk: MemoryDisk, after_seq: int, limit: int) -> list[Link]:
+    first = _first_after(disk.log, after_seq)
+    return [link_of(entry, disk.checksums.get(entry.seq, b"")) for entry in disk.log[first : first + limit]]
 
 
 def _first_after(log: Sequence[Entry], seq: int) -> int:

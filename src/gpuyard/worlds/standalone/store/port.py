@@ -6,10 +6,19 @@ thread at a time. Invariant: one writer; an append is durable as a whole when it
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
+
+from gpuyard.errors import StoreDamagedError
+
+Progress = Callable[[int, int], None]
+"""Called with how many entries are done, and how many there are at most."""
+
+
+def no_progress(done: int, of: int) -> None:
+    """Nobody looks."""
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False):
@@ -52,8 +61,59 @@ class DailySum(msgspec.Struct, frozen=True, gc=False):
     gpu_milli_ms: int
 
 
+class Damage(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One thing that is not as it was written."""
+
+    what: str
+    seq: int = 0
+    """The entry, where it is about one."""
+
+
+class Verification(msgspec.Struct, frozen=True):
+    """What was looked at, and what is wrong with it."""
+
+    at_ms: int
+    entries: int
+    last_seq: int
+    complete: bool
+    """Everything was looked at; otherwise the newest entries, which a start needs."""
+    damage: tuple[Damage, ...] = ()
+
+
+class Quarantined(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """One entry that is kept and not used."""
+
+    seq: int
+    kind: str
+    why: str
+    damaged: bool = False
+    """Its bytes are not those that were written, or it is gone: snapshots that were taken after it are still right."""
+    checksum: str = ""
+    """As it was kept beside the entry, in hexadecimal: what the quarantine replaces."""
+
+
+class Spoilt(msgspec.Struct, frozen=True):
+    """Snapshots from one number up to another hold what an entry did that is no longer used, or lack what it did."""
+
+    first: int
+    before: int
+
+
+class Quarantine(msgspec.Struct):
+    """What the log says about entries that are not used."""
+
+    entries: dict[int, Quarantined] = {}
+    at_ms: dict[int, int] = {}
+    """Since when."""
+    spoilt: list[Spoilt] = []
+
+    def spoils(self, snapshot_seq: int) -> bool:
+        """Whether a snapshot was taken while an entry counted that does not count now, or the other way round."""
+        return any(one.first <= snapshot_seq < one.before for one in self.spoilt)
+
+
 class Store(Protocol):
-    """A database that holds one cluster's state."""
+    """A database that holds one cluster's state. What is damaged is told with a StoreDamagedError, never read."""
 
     @property
     def description(self) -> str:
@@ -63,6 +123,21 @@ class Store(Protocol):
         """Connect, take the writer's lock, migrate. StoreBusyError where another writer has it, StoreError else."""
 
     def close(self) -> None: ...
+
+    def check(self) -> Verification:
+        """Before a start: whether it holds what was written. StoreDamagedError names the first thing that is bad."""
+
+    def verify(self, progress: Progress = no_progress) -> Verification:
+        """The same for everything there is, beside the writer; it tells what is damaged and raises nothing for it."""
+
+    def mend_index(self) -> None:
+        """Make again what finds entries by their objects, where it does not fit the entries."""
+
+    def quarantine(self) -> Quarantine:
+        """Entries that are kept and not used."""
+
+    def damaged(self, what: str, seq: int = 0) -> StoreDamagedError:
+        """This store, or that entry of it, cannot be used; told with the place and the commands that help."""
 
     def last_seq(self) -> int:
         """0 where nothing was ever written."""
@@ -99,7 +174,10 @@ class Store(Protocol):
         """Keeps the newest few, so that a damaged one is no end."""
 
     def snapshots(self) -> Iterator[StoredSnapshot]:
-        """Newest first."""
+        """Newest first, those that are what was written."""
+
+    def drop_snapshots_after(self, seq: int) -> None:
+        """They cannot be used."""
 
     def add_sums(self, sums: Sequence[DailySum]) -> None: ...
 

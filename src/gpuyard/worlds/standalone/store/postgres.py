@@ -12,7 +12,8 @@ import hashlib
 import os
 import ssl
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -21,14 +22,18 @@ from pg8000.native import Connection, DatabaseError, InterfaceError  # type: ign
 from gpuyard.errors import (
     StoreBusyError,
     StoreConflictError,
+    StoreDamagedError,
     StoreError,
     StoreFullError,
     StoreGoneError,
     StoreReadOnlyError,
     StoreWaitError,
 )
+from gpuyard.platform.clock import wall_ms
 from gpuyard.platform.dialling import dial, dial_local
 from gpuyard.worlds.standalone.store.address import PostgresAddress
+from gpuyard.worlds.standalone.store.chain import Gap, Link, Proof
+from gpuyard.worlds.standalone.store.marker import MARKER_SUFFIX, MarkerFile, NoMarker
 from gpuyard.worlds.standalone.store.port import DailySum, Entry
 from gpuyard.worlds.standalone.store.session import Row, Value
 from gpuyard.worlds.standalone.store.sql_store import SqlStore
@@ -66,22 +71,29 @@ DIALECT: Final[Mapping[str, str]] = {
     "text": 'TEXT COLLATE "C"',
     "bytes": "BYTEA",
     "clustered": "",
+    "no_bytes": "''",
+    "columns": "e.seq, e.at_ms, e.kind, e.body, e.actor, e.team, e.objects, e.checksum",
 }
 
 GIVEN: Final = """given AS MATERIALIZED (
     SELECT * FROM json_to_recordset(CAST(:entries AS json)) AS g(
-        seq bigint, at_ms bigint, kind text, body text, actor text, team text, objects text))"""
-KEEP: Final = """INSERT INTO entries (seq, at_ms, kind, body, actor, team, objects)
-    SELECT seq, at_ms, kind, decode(body, 'base64'), actor, team, objects FROM given"""
+        seq bigint, at_ms bigint, kind text, body text, actor text, team text, objects text, checksum text))"""
+KEEP: Final = """INSERT INTO entries (seq, at_ms, kind, body, actor, team, objects, checksum)
+    SELECT seq, at_ms, kind, decode(body, 'base64'), actor, team, objects, decode(checksum, 'base64') FROM given"""
 NAME: Final = """INSERT INTO entry_objects (object, seq)
     SELECT DISTINCT n.object, given.seq FROM given, json_array_elements_text(CAST(objects AS json)) AS n(object)"""
 
 APPEND: Final = f"""WITH {GIVEN},
-    moved AS (UPDATE head SET last_seq = :last_seq WHERE last_seq = :expected_seq RETURNING last_seq),
+    moved AS (
+        UPDATE head SET last_seq = :last_seq, digest = :digest
+        WHERE last_seq = :expected_seq AND digest = :previous RETURNING last_seq),
     kept AS ({KEEP} WHERE EXISTS (SELECT 1 FROM moved)),
     named AS ({NAME} WHERE EXISTS (SELECT 1 FROM moved))
     SELECT count(*) FROM moved"""
 ADD: Final = f"WITH {GIVEN}, kept AS ({KEEP}), named AS ({NAME}) SELECT count(*) FROM given"
+ADD_NAMES: Final = f"WITH {GIVEN}, named AS ({NAME}) SELECT count(*) FROM given"
+SET_CHECKSUMS: Final = f"""WITH {GIVEN} UPDATE entries AS e SET checksum = decode(given.checksum, 'base64')
+    FROM given WHERE e.seq = given.seq"""
 DROP: Final = """WITH given AS MATERIALIZED (
     SELECT * FROM json_to_recordset(CAST(:entries AS json)) AS g(seq bigint, objects json)),
     dropped AS (DELETE FROM entries AS e USING given WHERE e.seq = given.seq),
@@ -110,8 +122,8 @@ HOLDER: Final = """SELECT a.application_name, a.pid FROM pg_locks AS l JOIN pg_s
 class PostgresStore(SqlStore):
     """All state in one schema of a database."""
 
-    def __init__(self, address: PostgresAddress) -> None:
-        super().__init__()
+    def __init__(self, address: PostgresAddress, markers: Path | None = None) -> None:
+        super().__init__(address, MarkerFile(markers / marker_name(address)) if markers else NoMarker())
         self._address = address
         self._server = ""
 
@@ -140,6 +152,17 @@ class PostgresStore(SqlStore):
 
     def _connect_reader(self) -> PostgresSession:
         return PostgresSession(self._address)
+
+    def _look_before_connecting(self) -> None:
+        """Connecting to a server changes nothing."""
+
+    def set_aside(self) -> str:
+        schema = self._address.schema
+        name = f"{schema[:40]}_damaged_{wall_ms()}"
+        with closing(PostgresSession(self._address)) as session:
+            session.lock()
+            session.run(f'ALTER SCHEMA "{schema}" RENAME TO "{name}"')
+        return f"schema {name}"
 
 
 class PostgresSession:
@@ -202,6 +225,12 @@ class PostgresSession:
             self._prepared[sql] = self._live.prepare(sql)
         return self._prepared[sql]
 
+    def entry_rows(self, sql: str, **values: Value) -> list[Row]:
+        return [
+            (seq, at_ms, kind.encode(), body, actor.encode(), team.encode(), objects.encode(), checksum)
+            for seq, at_ms, kind, body, actor, team, objects, checksum in self.run(sql, **values)
+        ]
+
     def tables(self) -> frozenset[str]:
         found = self.run("SELECT tablename FROM pg_tables WHERE schemaname = :schema", schema=self._address.schema)
         return frozenset(row[0] for row in found)
@@ -224,13 +253,42 @@ class PostgresSession:
                 self.run("ROLLBACK")
             raise
 
-    def append(self, entries: Sequence[Entry]) -> bool:
-        head = {"expected_seq": entries[0].seq - 1, "last_seq": entries[-1].seq}
-        ((moved,),) = self.run(APPEND, entries=_json(entries), **head)
+    def append(self, links: Sequence[Link]) -> bool:
+        first, last = links[0], links[-1]
+        ((moved,),) = self.run(
+            APPEND,
+            entries=_json(_rows(links)),
+            expected_seq=first.entry.seq - 1,
+            previous=first.previous,
+            last_seq=last.entry.seq,
+            digest=last.digest,
+        )
         return bool(moved)
 
-    def add_entries(self, entries: Sequence[Entry]) -> None:
-        self.run(ADD, entries=_json(entries))
+    def add_links(self, links: Sequence[Link]) -> None:
+        self.run(ADD, entries=_json(_rows(links)))
+
+    def set_checksums(self, proofs: Sequence[Proof]) -> None:
+        self.run(SET_CHECKSUMS, entries=_json(proofs))
+
+    def add_names(self, entries: Sequence[Entry]) -> None:
+        self.run(ADD_NAMES, entries=_json(entries))
+
+    def add_gaps(self, gaps: Sequence[Gap]) -> None:
+        for gap in gaps:
+            self.run(
+                "INSERT INTO gaps (first_seq, last_seq, digest) VALUES (:first, :last, :digest)",
+                first=gap.first,
+                last=gap.last,
+                digest=gap.digest,
+            )
+
+    def structure_damage(self) -> list[str]:
+        """The server checks its own pages, where it was made with data checksums."""
+        return []
+
+    def size_bytes(self) -> int:
+        return 0
 
     def drop_entries(self, entries: Sequence[Entry]) -> None:
         self.run(DROP, entries=_json(entries))
@@ -270,12 +328,35 @@ class PostgresSession:
             raise
 
 
+def marker_name(address: PostgresAddress) -> str:
+    """Of the file that says what is known of this database."""
+    where = f"{address.host}:{address.port}/{address.database}/{address.schema}"
+    return f"postgres-{hashlib.sha256(where.encode()).hexdigest()[:16]}{MARKER_SUFFIX}"
+
+
 def lock_key(schema: str) -> int:
     """Advisory locks have numbers; those of a database are apart from those of the next one."""
     return int.from_bytes(hashlib.sha256(f"gpuyard/{schema}".encode()).digest()[:8], signed=True)
 
 
-def _json(values: Sequence[Entry] | Sequence[DailySum]) -> str:
+class _Row(Entry, frozen=True, gc=False):
+    """An entry with its checksum, as one JSON object."""
+
+    checksum: bytes = b""
+
+
+def _rows(links: Sequence[Link]) -> list[_Row]:
+    return [_row(link) for link in links]
+
+
+def _row(link: Link) -> _Row:
+    entry = link.entry
+    return _Row(
+        entry.seq, entry.at_ms, entry.kind, entry.body, entry.actor, entry.team, entry.objects, checksum=link.checksum
+    )
+
+
+def _json(values: Sequence[Entry] | Sequence[Proof] | Sequence[DailySum]) -> str:
     return msgspec.json.encode(values).decode()
 
 
@@ -351,6 +432,8 @@ def explained(error: DatabaseError, address: PostgresAddress) -> StoreError:
         return _LockTimeoutError(f"a lock in {address} is held by another session", fix="end that session")
     if code == "23505":
         return StoreConflictError(f"somebody else has written to {address}: {message}", fix="open it again")
+    if code in _DAMAGED:
+        return StoreDamagedError(f"the server cannot read it: {message}")
     for beginning, what, fix in _MEANINGS:
         if code.startswith(beginning):
             refusal = _PASSING.get(code, StoreError)
@@ -367,6 +450,9 @@ _MEANINGS: Final[tuple[tuple[str, str, str], ...]] = (
     ("53300", "it has too many connections", "raise max_connections, or close others"),
     ("57014", "the statement took too long; nothing was written", "look at what else the server does"),
 )
+
+_DAMAGED: Final = ("XX001", "XX002", "42P01", "42703")
+"""A page or an index of it cannot be read, or a table or column of it is gone."""
 
 READ_ONLY: Final = "25006"
 _PASSING: Final[Mapping[str, type[StoreError]]] = {

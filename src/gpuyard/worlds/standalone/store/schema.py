@@ -7,9 +7,11 @@ Invariant: a migration that was released is never edited; what changes is a new 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Final
 
-from gpuyard.errors import StoreError
+from gpuyard.errors import StoreDamagedError, StoreError
+from gpuyard.worlds.standalone.store.sealing import seal_log
 from gpuyard.worlds.standalone.store.session import Session
 
 VERSION_TABLE: Final = "schema_version"
@@ -41,21 +43,68 @@ THE_LOG: Final = (
 # No table changes, but the log may hold events that a gpuyard without schedules cannot read: it refuses version 2.
 EVENTS_OF_SCHEDULES: Final[tuple[str, ...]] = ()
 
-MIGRATIONS: tuple[tuple[str, ...], ...] = (THE_LOG, EVENTS_OF_SCHEDULES)
+# Each entry and snapshot has a checksum; the head names its log. A gap is what retention took. A log that was restored
+# over another remembers that one's name.
+CHECKSUMS: Final = (
+    "ALTER TABLE entries ADD COLUMN checksum {bytes} NOT NULL DEFAULT {no_bytes}",
+    "ALTER TABLE snapshots ADD COLUMN checksum {bytes} NOT NULL DEFAULT {no_bytes}",
+    "ALTER TABLE head ADD COLUMN digest {bytes} NOT NULL DEFAULT {no_bytes}",
+    "ALTER TABLE head ADD COLUMN log {text} NOT NULL DEFAULT ''",
+    "CREATE TABLE gaps (first_seq {key}, last_seq {integer} NOT NULL, digest {bytes} NOT NULL)",
+    """CREATE TABLE day_checksums (
+        day {text} NOT NULL PRIMARY KEY, row_count {integer} NOT NULL, checksum {bytes} NOT NULL) {clustered}""",
+    """CREATE TABLE former_logs (
+        log {text} NOT NULL PRIMARY KEY, last_seq {integer} NOT NULL, at_ms {integer} NOT NULL) {clustered}""",
+)
+
+MIGRATIONS: tuple[tuple[str, ...], ...] = (THE_LOG, EVENTS_OF_SCHEDULES, CHECKSUMS)
 """The first makes version 1 of an empty database, each further one the next version."""
+
+WITH_CHECKSUMS: Final = 3
+"""The first version whose entries have checksums."""
+AFTER: Final[Mapping[int, Callable[[Session], None]]] = {WITH_CHECKSUMS: seal_log}
+"""What is done with the rows that are there, in the same transaction as the statements of that version."""
+
+TABLES: Final = frozenset(
+    {
+        VERSION_TABLE,
+        "head",
+        "entries",
+        "entry_objects",
+        "snapshots",
+        "daily_sums",
+        "gaps",
+        "day_checksums",
+        "former_logs",
+    }
+)
 
 
 def version_of(session: Session) -> int:
     """0 where there is nothing yet; a database of somebody else is refused."""
     tables = session.tables()
     if VERSION_TABLE in tables:
-        return int(session.run(f"SELECT max(version) FROM {VERSION_TABLE}")[0][0])
+        return _written_version(session)
     if tables:
         raise StoreError(
             f"the database holds tables of another program ({', '.join(sorted(tables)[:3])})",
             fix="name an empty database, or for PostgreSQL another schema: ?schema=NAME",
         )
     return 0
+
+
+def _written_version(session: Session) -> int:
+    rows = session.run(f"SELECT version FROM {VERSION_TABLE}")
+    if len(rows) != 1 or not isinstance(rows[0][0], int) or rows[0][0] < 1:
+        raise StoreDamagedError(f"the table {VERSION_TABLE} does not hold a version")
+    return rows[0][0]
+
+
+def check_tables(session: Session) -> None:
+    """A table that is gone is named before anything asks for it."""
+    missing = sorted(TABLES - session.tables())
+    if missing:
+        raise StoreDamagedError(f"the table {missing[0]} is gone")
 
 
 def migrate(session: Session) -> None:
@@ -66,6 +115,8 @@ def migrate(session: Session) -> None:
         with session.transaction():
             for statement in statements:
                 session.run(statement.format_map(session.dialect))
+            if number in AFTER:
+                AFTER[number](session)
             session.run(f"DELETE FROM {VERSION_TABLE}")
             session.run(f"INSERT INTO {VERSION_TABLE} (version) VALUES (:version)", version=number)
 

@@ -20,7 +20,7 @@ MAX_ARMS: Final = 50
 MAX_RESULTS: Final = 10_000
 END_OF_TIME_MS: Final = 2**63 - 1
 
-COLUMNS: Final = "e.seq, e.at_ms, e.kind, e.body, e.actor, e.team, e.objects"
+COLUMNS: Final = "e.seq, e.at_ms, e.kind, e.body, e.actor, e.team, e.objects, e.checksum"
 
 
 class Search(msgspec.Struct, frozen=True):
@@ -70,7 +70,7 @@ class SeqRange(msgspec.Struct, frozen=True):
     last: int
 
 
-def statement_of(search: Search, among: SeqRange) -> tuple[str, dict[str, Value]]:
+def statement_of(search: Search, among: SeqRange, columns: str = COLUMNS) -> tuple[str, dict[str, Value]]:
     """One select for each value of the column that leads, each in the order of its index, merged at the end."""
     values: dict[str, Value] = {
         "first_seq": among.first,
@@ -79,14 +79,14 @@ def statement_of(search: Search, among: SeqRange) -> tuple[str, dict[str, Value]
         "end_ms": search.end_ms,
         "limit": min(search.limit, MAX_RESULTS),
     }
-    arms = list(_arms(search, values))
+    arms = list(_arms(search, values, columns))
     if len(arms) == 1:
         return arms[0], values
     merged = " UNION ALL ".join(f"SELECT * FROM ({arm}) AS arm_{number}" for number, arm in enumerate(arms))
     return f"SELECT * FROM ({merged}) AS merged ORDER BY 1 DESC LIMIT :limit", values
 
 
-def _arms(search: Search, values: dict[str, Value]) -> Iterator[str]:
+def _arms(search: Search, values: dict[str, Value], columns: str) -> Iterator[str]:
     """An object leads where one is given, because nothing leaves fewer entries."""
     kinds = _bind("kind", search.kinds, values)
     teams = None if search.teams is None else _bind("team", search.teams, values)
@@ -99,10 +99,11 @@ def _arms(search: Search, values: dict[str, Value]) -> Iterator[str]:
     if search.object:
         values["object"] = search.object
         rest = [*conditions, *_one_of("e.kind", kinds), *_one_of("e.team", teams)]
-        yield _arm("entry_objects AS o JOIN entries AS e ON e.seq = o.seq", "o.seq", ["o.object = :object", *rest])
+        source = "entry_objects AS o JOIN entries AS e ON e.seq = o.seq"
+        yield _arm(columns, source, "o.seq", ["o.object = :object", *rest])
         return
     for leading in _leading(kinds, teams):
-        yield _arm("entries AS e", "e.seq", [*leading, *conditions])
+        yield _arm(columns, "entries AS e", "e.seq", [*leading, *conditions])
 
 
 def _leading(kinds: list[str], teams: list[str] | None) -> Iterator[list[str]]:
@@ -115,9 +116,9 @@ def _leading(kinds: list[str], teams: list[str] | None) -> Iterator[list[str]]:
         yield [*_one_of("e.kind", kinds), *_one_of("e.team", teams)]
 
 
-def _arm(source: str, seq: str, conditions: list[str]) -> str:
+def _arm(columns: str, source: str, seq: str, conditions: list[str]) -> str:
     where = " AND ".join([f"{seq} BETWEEN :first_seq AND :last_seq", *conditions])
-    return f"SELECT {COLUMNS} FROM {source} WHERE {where} ORDER BY {seq} DESC LIMIT :limit"
+    return f"SELECT {columns} FROM {source} WHERE {where} ORDER BY {seq} DESC LIMIT :limit"
 
 
 def _bind(name: str, given: tuple[str, ...], values: dict[str, Value]) -> list[str]:

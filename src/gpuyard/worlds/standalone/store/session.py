@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
+from gpuyard.worlds.standalone.store.chain import Gap, Link, Proof
 from gpuyard.worlds.standalone.store.port import DailySum, Entry
 
 Value = int | str | bytes
@@ -27,6 +28,9 @@ class Session(Protocol):
     def run(self, sql: str, **values: Value) -> list[Row]:
         """One statement; parameters are written as :name in both databases."""
 
+    def entry_rows(self, sql: str, **values: Value) -> list[Row]:
+        """Rows of entries in full, all text as UTF-8: what is damaged need not be text any more."""
+
     def tables(self) -> frozenset[str]:
         """The tables that are there now, ours or not."""
 
@@ -36,13 +40,27 @@ class Session(Protocol):
     def moment(self) -> AbstractContextManager[None]:
         """All that is read inside is of one moment. In rollback-journal mode a writer waits for its end."""
 
-    def append(self, entries: Sequence[Entry]) -> bool:
+    def append(self, links: Sequence[Link]) -> bool:
         """The entries and the head of the log in one transaction; False, and nothing done, where they do not follow."""
 
-    def add_entries(self, entries: Sequence[Entry]) -> None:
+    def add_links(self, links: Sequence[Link]) -> None:
         """Entries as they are, inside a transaction of the caller."""
 
+    def set_checksums(self, proofs: Sequence[Proof]) -> None:
+        """Of entries that are there, inside a transaction of the caller."""
+
     def drop_entries(self, entries: Sequence[Entry]) -> None: ...
+
+    def add_names(self, entries: Sequence[Entry]) -> None:
+        """What entries are found by, inside a transaction of the caller."""
+
+    def add_gaps(self, gaps: Sequence[Gap]) -> None: ...
+
+    def structure_damage(self) -> list[str]:
+        """What the database itself finds wrong with how it is stored; it reads all of it."""
+
+    def size_bytes(self) -> int:
+        """How much there is to read for that."""
 
     def add_sums(self, sums: Sequence[DailySum]) -> None: ...
 

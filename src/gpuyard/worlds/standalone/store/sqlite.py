@@ -19,8 +19,20 @@ from typing import Any, Final
 import apsw
 import msgspec
 
-from gpuyard.errors import StoreError, StoreFullError, StoreGoneError, StoreReadOnlyError, StoreWaitError
+from gpuyard.errors import (
+    StoreDamagedError,
+    StoreError,
+    StoreFullError,
+    StoreGoneError,
+    StoreReadOnlyError,
+    StoreWaitError,
+)
+from gpuyard.platform.clock import wall_ms
+from gpuyard.worlds.standalone.store.address import SqliteAddress
+from gpuyard.worlds.standalone.store.chain import Gap, Link, Proof
+from gpuyard.worlds.standalone.store.damage import Place
 from gpuyard.worlds.standalone.store.lockfile import PRIVATE_FILE, FileLock
+from gpuyard.worlds.standalone.store.marker import MARKER_SUFFIX, MarkerFile
 from gpuyard.worlds.standalone.store.port import DailySum, Entry
 from gpuyard.worlds.standalone.store.session import Row, Value
 from gpuyard.worlds.standalone.store.sql_store import SqlStore
@@ -38,6 +50,7 @@ WAL_LIMIT_BYTES: Final = 64 << 20
 """What is left of the journal after a time of many writes."""
 
 LOCK_SUFFIX: Final = ".lock"
+JOURNAL_SUFFIXES: Final = ("-wal", "-shm", "-journal")
 
 WAL: Final = "wal"
 ROLLBACK: Final = "delete"
@@ -48,6 +61,10 @@ DIALECT: Final[Mapping[str, str]] = {
     "text": "TEXT",
     "bytes": "BLOB",
     "clustered": "WITHOUT ROWID",
+    "no_bytes": "x''",
+    # Text as bytes: what is damaged need not be text any more, and the driver would refuse the whole page.
+    "columns": "e.seq, e.at_ms, CAST(e.kind AS BLOB) AS kind, e.body, CAST(e.actor AS BLOB) AS actor,"
+    " CAST(e.team AS BLOB) AS team, CAST(e.objects AS BLOB) AS objects, e.checksum",
 }
 
 _log = logging.getLogger(__name__)
@@ -62,8 +79,8 @@ class SqliteStore(SqlStore):
     """All state in one file."""
 
     def __init__(self, path: str | Path) -> None:
-        super().__init__()
         self._path = Path(path)
+        super().__init__(SqliteAddress(self._path), MarkerFile(self._path.with_name(self._path.name + MARKER_SUFFIX)))
         self._journal = WAL if library_version() >= FIXED_IN else ROLLBACK
         self._warned = False
 
@@ -113,6 +130,29 @@ class SqliteStore(SqlStore):
             raise StoreReadOnlyError(f"{self._path} may only be read", fix="mount its disk so that it can be written")
         if found.f_bavail * found.f_frsize < MIN_ROOM_BYTES:
             raise StoreFullError(f"{self._path} cannot grow: the disk is full", fix="make room on the disk")
+
+    def _look_before_connecting(self) -> None:
+        """SQLite makes a new database of an empty file, and throws away the journal that is beside it."""
+        known = self.marker.read()
+        if known is not None and known.last_seq and not _has_content(self._path):
+            raise self.place.gone(known)
+
+    def set_aside(self) -> str:
+        lock = FileLock(self._path.with_name(self._path.name + LOCK_SUFFIX))
+        name = f"{self._path.name}.damaged-{wall_ms()}"
+        try:
+            for suffix in ("", *JOURNAL_SUFFIXES):
+                file = self._path.with_name(self._path.name + suffix)
+                if file.exists():
+                    file.rename(self._path.with_name(name + suffix))
+        except OSError as error:
+            raise StoreError(
+                f"the damaged database {self._path} cannot be given another name: {error.strerror}",
+                fix="let the user of the manager own the folder",
+            ) from error
+        finally:
+            lock.release()
+        return str(self._path.with_name(name))
 
     def _set_journal(self, session: SqliteSession) -> None:
         ((mode,),) = session.run(f"PRAGMA journal_mode = {self._journal}")
@@ -178,6 +218,10 @@ class SqliteSession:
         with self._explained():
             return list(self._live.execute(sql, values))
 
+    def entry_rows(self, sql: str, **values: Value) -> list[Row]:
+        """The columns are already asked for as bytes."""
+        return self.run(sql, **values)
+
     def tables(self) -> frozenset[str]:
         found = self.run("SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%'")
         return frozenset(row[0] for row in found)
@@ -201,19 +245,43 @@ class SqliteSession:
                     self.run("ROLLBACK")
             raise
 
-    def append(self, entries: Sequence[Entry]) -> bool:
-        head = {"first_seq": entries[0].seq, "last_seq": entries[-1].seq}
+    def append(self, links: Sequence[Link]) -> bool:
+        first, last = links[0], links[-1]
         with self.transaction():
-            self.run("UPDATE head SET last_seq = :last_seq WHERE last_seq = :first_seq - 1", **head)
+            self.run(
+                "UPDATE head SET last_seq = :last_seq, digest = :digest"
+                " WHERE last_seq = :before AND digest = :previous",
+                last_seq=last.entry.seq,
+                digest=last.digest,
+                before=first.entry.seq - 1,
+                previous=first.previous,
+            )
             if self._live.changes() == 0:
                 return False
-            self.add_entries(entries)
+            self.add_links(links)
         return True
 
-    def add_entries(self, entries: Sequence[Entry]) -> None:
-        self._run_many("INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?)", map(_row, entries))
+    def add_links(self, links: Sequence[Link]) -> None:
+        self._run_many("INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?, ?)", map(_row, links))
+        self.add_names([link.entry for link in links])
+
+    def set_checksums(self, proofs: Sequence[Proof]) -> None:
+        rows = ((proof.checksum, proof.seq) for proof in proofs)
+        self._run_many("UPDATE entries SET checksum = ? WHERE seq = ?", rows)
+
+    def add_names(self, entries: Sequence[Entry]) -> None:
         named = ((name, entry.seq) for entry in entries for name in dict.fromkeys(entry.objects))
         self._run_many("INSERT INTO entry_objects VALUES (?, ?)", named)
+
+    def add_gaps(self, gaps: Sequence[Gap]) -> None:
+        self._run_many("INSERT INTO gaps VALUES (?, ?, ?)", map(msgspec.structs.astuple, gaps))
+
+    def structure_damage(self) -> list[str]:
+        return [str(row[0]) for row in self.run("PRAGMA integrity_check(20)") if row[0] != "ok"]
+
+    def size_bytes(self) -> int:
+        ((pages,),), ((page_bytes,),) = self.run("PRAGMA page_count"), self.run("PRAGMA page_size")
+        return int(pages) * int(page_bytes)
 
     def drop_entries(self, entries: Sequence[Entry]) -> None:
         self._run_many("DELETE FROM entries WHERE seq = ?", ((entry.seq,) for entry in entries))
@@ -253,15 +321,33 @@ class SqliteSession:
             ) from error
         except apsw.Error as error:
             raise explained(error, self._path) from error
+        except UnicodeDecodeError as error:
+            raise StoreDamagedError("a text in it is not text any more") from error
 
 
-def _row(entry: Entry) -> tuple[Any, ...]:
+def _has_content(path: Path) -> bool:
+    try:
+        return path.stat().st_size > 0
+    except FileNotFoundError:
+        return False
+    except OSError:
+        # What is wrong with it, opening it will tell.
+        return True
+
+
+def _row(link: Link) -> tuple[Any, ...]:
+    entry = link.entry
     objects = msgspec.json.encode(entry.objects).decode()
-    return entry.seq, entry.at_ms, entry.kind, entry.body, entry.actor, entry.team, objects
+    return entry.seq, entry.at_ms, entry.kind, entry.body, entry.actor, entry.team, objects, link.checksum
 
 
 def explained(error: apsw.Error, path: Path) -> StoreError:
     """What an error of SQLite means to a person."""
+    for kind, what in _DAMAGED:
+        if isinstance(error, kind):
+            return StoreDamagedError(f"{path} {what}", fix=Place(SqliteAddress(path)).restore)
+    if isinstance(error, apsw.SQLError) and "no such" in str(error):
+        return StoreDamagedError(str(error))
     for kind, what, fix in _MEANINGS:
         if isinstance(error, kind):
             refusal = _PASSING.get(kind, StoreError)
@@ -269,9 +355,12 @@ def explained(error: apsw.Error, path: Path) -> StoreError:
     return StoreError(f"SQLite refuses to work with {path}: {error}", fix="restore a backup if it does so again")
 
 
+_DAMAGED: Final[tuple[tuple[type[apsw.Error], str], ...]] = (
+    (apsw.NotADBError, "is not a SQLite database, or its first page is damaged"),
+    (apsw.CorruptError, "is damaged: SQLite cannot read it"),
+)
+
 _MEANINGS: Final[tuple[tuple[type[apsw.Error], str, str], ...]] = (
-    (apsw.NotADBError, "is not a SQLite database", "name another file, or restore a backup into a new one"),
-    (apsw.CorruptError, "is damaged", "restore a backup into a new file: gpuyard restore FILE --database PATH"),
     (apsw.FullError, "cannot grow: the disk is full; nothing was written", "make room on the disk"),
     (apsw.ReadOnlyError, "may only be read", "let the user of the manager own it, on a disk that may be written to"),
     (apsw.PermissionsError, "may not be opened", "let the user of the manager own it"),
