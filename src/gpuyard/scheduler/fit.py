@@ -104,8 +104,11 @@ class FitTable:
             self._views.clear()
         where = shape.request.where
         eligible, masks = self._eligibility.as_lists(where), self._eligibility.devices(where.gpu_models)[0]
-        view = self._views[shape.id] = _View(eligible, masks, self._eligibility.ranks(where), _NO_SCORES, 0)
+        view = self._views[shape.id] = _View(eligible, masks, self._ranks(shape), _NO_SCORES, 0)
         return view
+
+    def _ranks(self, shape: Shape) -> Ints | None:
+        return None if shape.indifferent else self._eligibility.ranks(shape.request.where)
 
     def _view(self, shape: Shape) -> _View:
         """The view of a shape, its scores up to date or not."""
@@ -273,7 +276,7 @@ class FitTable:
         elif gpu:
             raw = raw.copy()
             fits &= self._fitting_parts(shape, raw)
-        ranks = self._eligibility.ranks(request.where)
+        ranks = self._ranks(shape)
         if ranks is not None:
             raw = raw + ranks * PREFERRED
         return self._checked(shape, np.where(fits, raw, NO_FIT))

@@ -19,6 +19,7 @@ from gpuyard.scheduler.draft import Draft
 from gpuyard.scheduler.fit import NO_FIT, FitTable
 from gpuyard.scheduler.gang import Chunk, leaves, satisfied
 from gpuyard.scheduler.headroom import affordable, within_bounds
+from gpuyard.scheduler.heeding import Heed, ways_to_heed
 from gpuyard.scheduler.jobbook import Waiter
 from gpuyard.scheduler.shapes import Shape
 from gpuyard.scheduler.topology import Domain, within
@@ -36,6 +37,10 @@ class Placer:
     """Nothing but the shape of its tasks says where they may go: no rules about others, no rationed models."""
     _choosy: bool
     """Whether it matters which company its tasks would rather have."""
+    _spreads: bool
+    """Whether it matters that it would rather lie on many nodes."""
+    _heeds_nodes: bool
+    """Whether it matters which nodes and domains it would rather have."""
 
     def __init__(self, draft: Draft) -> None:
         self.draft = draft
@@ -43,22 +48,24 @@ class Placer:
 
     def place(self, waiter: Waiter) -> bool:
         """Place the waiter's chunk; False leaves the draft as it was."""
-        self._take_up(waiter)
-        return self._place_choosy(waiter) if self._choosy else self._place_or_leave(waiter)
+        ways = ways_to_heed(self.draft, waiter)
+        self._take_up(waiter, ways[0])
+        return self._place_or_leave(waiter) if len(ways) == 1 else self._place_in_one_of(ways, waiter)
 
-    def _place_choosy(self, waiter: Waiter) -> bool:
-        """Where its tasks would rather be. Where one of them finds no place then, or has to wait, as if none minded."""
+    def _place_in_one_of(self, ways: tuple[Heed, ...], waiter: Waiter) -> bool:
+        """By the first way in which all of it starts now, else by the first in which it waits for some places."""
         mark = self.draft.mark()
-        placed = self._place_or_leave(waiter)
-        if placed and not self._waits(mark):
-            return True
-        self.draft.rollback(mark)
-        self._mind_nothing()
-        starts = self._place_or_leave(waiter) and not (placed and self._waits(mark))
-        if starts or not placed:
-            return starts
-        self.draft.rollback(mark)
-        self._take_up(waiter)
+        waiting: Heed | None = None
+        for heed in ways:
+            self._take_up(waiter, heed)
+            if self._place_or_leave(waiter):
+                if not self._waits(mark):
+                    return True
+                waiting = waiting or heed
+                self.draft.rollback(mark)
+        if waiting is None:
+            return False
+        self._take_up(waiter, waiting)
         return self._place_or_leave(waiter)
 
     def _place_or_leave(self, waiter: Waiter) -> bool:
@@ -72,26 +79,27 @@ class Placer:
 
     def stuck_at(self, waiter: Waiter) -> tuple[Task | None, int]:
         """The first task that finds no place once those before it have theirs, and how many do. Leaves them there."""
-        self._take_up(waiter)
-        self._mind_nothing()
+        self._take_up(waiter, Heed.NOTHING)
         tasks = tuple(waiter.chunk.all_tasks())
         for found, task in enumerate(tasks):
             if not self._task(task, self.draft.among):
                 return task, found
         return None, len(tasks)
 
-    def _take_up(self, waiter: Waiter) -> None:
+    def _take_up(self, waiter: Waiter, heed: Heed) -> None:
         self.waiter = waiter
+        self._heeds_nodes = heed is not Heed.NOTHING
         self._unruled = not waiter.ruled and not self.draft.queues.resources.by_model
-        self.keep_together = self._packs and not waiter.job.spread
-        self._choosy = waiter.choosy
-        if waiter.choosy and self.keep_together and self.draft.wishes is not None:
+        self._spreads = waiter.job.spread and self._heeds_nodes
+        self.keep_together = self._packs and not self._spreads
+        self._choosy = waiter.choosy and heed is Heed.ALL
+        if self._choosy and self.keep_together and self.draft.wishes is not None:
             self.keep_together = not self.draft.wishes.keep_apart(waiter.job, tuple(waiter.chunk.all_tasks()))
 
-    def _mind_nothing(self) -> None:
-        """From here on it does not matter which company the tasks would rather have."""
-        self._choosy = False
-        self.keep_together = self._packs and not self.waiter.job.spread
+    def _shape_of(self, task: Task) -> Shape:
+        """What a task asks for, with or without what it would rather have."""
+        shapes = self.draft.shapes
+        return shapes.of(task.request) if self._heeds_nodes else shapes.indifferent(shapes.of(task.request))
 
     def _wishes(self, shape: Shape) -> Ints | None:
         """How much a task of this shape wants each node for who is there; None where it does not matter."""
@@ -126,7 +134,7 @@ class Placer:
         among = self.draft.among
         if len(chunk.tasks) > 1 or chunk.children or chunk.group.topology is not None:
             return self._group(chunk, among)
-        plain = self._unruled and not waiter.shapes[0].request.gpu_memory_mib and not waiter.job.spread
+        plain = self._unruled and not waiter.shapes[0].request.gpu_memory_mib and not self._spreads
         if plain:
             return self._put(chunk.tasks[0], waiter.shapes[0], Open(among, among))
         return self._task(chunk.tasks[0], among)
@@ -158,9 +166,10 @@ class Placer:
         return False
 
     def _rule(self, chunk: Chunk) -> TopologyRule | None:
-        if chunk.group.topology is not None:
-            return chunk.group.topology
-        by_policy = self.draft.policy.node_placement is NodePlacement.TOPOLOGY
+        rule = chunk.group.topology
+        if rule is not None:
+            return rule if self._heeds_nodes else _what_binds(rule)
+        by_policy = self._heeds_nodes and self.draft.policy.node_placement is NodePlacement.TOPOLOGY
         if not by_policy or chunk is not self.waiter.chunk or len(self.waiter.shapes) == 1:
             return None
         topologies = sorted(self.draft.domains.topologies)
@@ -310,22 +319,22 @@ class Placer:
             if self._each(tasks, among, preferred):
                 return True
             self.draft.rollback(mark)
-        largest_first = tuple(sorted(tasks, key=lambda task: _size(self.draft.shapes.of(task.request)), reverse=True))
+        largest_first = tuple(sorted(tasks, key=lambda task: _size(self._shape_of(task)), reverse=True))
         return largest_first != tasks and self._each(largest_first, among, preferred)
 
     def _nothing_fits_now(self, tasks: tuple[Task, ...], among: Bools | None) -> bool:
-        first = self.draft.shapes.of(tasks[0].request)
+        first = self._shape_of(tasks[0])
         return self._unruled and not first.shared and self.draft.fit.best(first, among) < 0
 
     def _could_share_a_node(self, tasks: tuple[Task, ...], among: Bools | None) -> bool:
         """Whether one node may come to have room for all the tasks together."""
         if not self.draft.nodes.later:
             return False
-        of = self.draft.shapes.of
-        first = of(tasks[0].request)
-        if self._counts_as_one(first) and all(of(task.request) is first for task in tasks):
+        of = self._shape_of
+        first = of(tasks[0])
+        if self._counts_as_one(first) and all(of(task) is first for task in tasks):
             return self.draft.fit_later.best(self.draft.shapes.several(first, len(tasks)), among) >= 0
-        whole_milli = sum(of(task.request).at_least[0] for task in tasks if not task.request.mig)
+        whole_milli = sum(of(task).at_least[0] for task in tasks if not task.request.mig)
         return whole_milli <= self.draft.eligibility.most_gpu_milli
 
     def _waits(self, mark: int) -> bool:
@@ -339,7 +348,7 @@ class Placer:
         if shape is None:
             return False
         allowed = self._allowed(task, among)
-        if self.waiter.job.spread:
+        if self._spreads:
             preferred = [self._unused(), *preferred]
         for part in preferred:
             if self._put(task, shape, allowed.within(part)):
@@ -384,7 +393,8 @@ class Placer:
 
     def _shape(self, task: Task) -> Shape | None:
         """The task's shape, narrowed to the GPU models its queue may still take; None where none is left."""
-        return affordable(self.draft, self.waiter, self.draft.shapes.of(task.request))
+        shape = affordable(self.draft, self.waiter, self.draft.shapes.of(task.request))
+        return shape if shape is None or self._heeds_nodes else self.draft.shapes.indifferent(shape)
 
     def _allowed(self, task: Task, among: Bools | None) -> Open:
         """Where rules about others, its own or theirs, let a task go."""
@@ -397,10 +407,9 @@ class Placer:
 
     def _one_node(self, tasks: tuple[Task, ...], among: Bools | None, fit: FitTable) -> bool:
         """All tasks on the best node that takes them all; False leaves what was tried to the caller to undo."""
-        of = self.draft.shapes.of
-        first = of(tasks[0].request)
+        first = self._shape_of(tasks[0])
         waits = fit is not self.draft.fit
-        if self._counts_as_one(first) and all(of(task.request) is first for task in tasks):
+        if self._counts_as_one(first) and all(self._shape_of(task) is first for task in tasks):
             position = fit.best(self.draft.shapes.several(first, len(tasks)), among, self._wishes(first))
             if position < 0:
                 return False
@@ -440,7 +449,7 @@ class Placer:
         """Nodes that may take all the tasks, best first by the largest of them."""
         columns = fit.columns
         columns.sync()
-        largest = max((self.draft.shapes.of(task.request) for task in tasks), key=_size)
+        largest = max((self._shape_of(task) for task in tasks), key=_size)
         fits = fit.scores(largest) < NO_FIT
         fits &= columns.slots >= len(tasks)
         fits &= columns.cpu_milli >= sum(task.request.cpu_milli for task in tasks)
@@ -453,6 +462,11 @@ class Placer:
         if self.waiter.ruled and self.draft.company is not None:
             fits &= self.draft.company.for_all(self.waiter.job, tasks)
         return fit.in_order(largest, fits, self._wishes(largest))
+
+
+def _what_binds(rule: TopologyRule) -> TopologyRule | None:
+    """A rule without the domain that is only preferred."""
+    return None if rule.required is None else TopologyRule(rule.topology, required=rule.required)
 
 
 def _size(shape: Shape) -> tuple[int, ...]:

@@ -118,17 +118,15 @@ def has_yielded(job: Job) -> bool:
 
 
 def is_within_quota(draft: Draft, waiter: Waiter, other: int) -> bool:
-    """Whether the waiter's queue, and each above it up to where it parts from another, stays within its quota."""
+    """Whether the waiter's queue, and each above it up to where it parts from another, stays within its quota of
+    everything: so that what it then has is nothing that others could reclaim."""
     queues, theirs = draft.queues, draft.queues.frames[other].path
-    asked = [(position, amount) for position, amount in enumerate(waiter.asked) if amount]
     for at in queues.frames[waiter.leaf].path:
         if at in theirs:
             break
-        quota, held = queues.frames[at].quota, queues.held[at]
-        for position, amount in asked:
-            bound = quota[position]
-            if bound is not None and held[position] + amount > bound:
-                return False
+        held = queues.held[at]
+        if any(held[position] + waiter.asked[position] > quota for position, quota in queues.frames[at].quotas):
+            return False
     return True
 
 

@@ -30,6 +30,7 @@ class Shape:
         "extra",
         "gpu",
         "id",
+        "indifferent",
         "request",
         "ruled",
         "shared",
@@ -52,6 +53,8 @@ class Shape:
         """Has rules about other tasks."""
         self.choosy = bool(request.where.soft_neighbours or request.where.soft_spreads)
         """Would rather have some company than other."""
+        self.indifferent = False
+        """Whether it does not matter which nodes it would rather have."""
         self.coarse: Shape = self
         """The same but for CPU, memory and the like: many shapes differ in nothing else."""
 
@@ -71,12 +74,14 @@ class Shapes:
         self.neighbours = neighbours
         """What rules there are about tasks with which labels: those that are alike to all of them are alike."""
         self._several: dict[tuple[int, int], Shape] = {}
+        self._indifferent: dict[int, Shape] = {}
         self._by_identity: dict[int, tuple[Request, Shape]] = {}
 
     def fork(self, neighbours: Neighbours) -> Shapes:
         """A copy that may learn shapes of its own, so that what is only tried is not remembered for ever."""
         copy = Shapes(self.resources, self.memories, neighbours)
         copy._by_value, copy._several = self._by_value.copy(), self._several.copy()
+        copy._indifferent = self._indifferent.copy()
         copy.any_ruled, copy.any_choosy = self.any_ruled, self.any_choosy
         return copy
 
@@ -108,7 +113,21 @@ class Shapes:
         shape = self._several.get(key)
         if shape is None:
             shape = self._several[key] = self._make(one.request, copies)
-        return shape
+        return self.indifferent(shape) if one.indifferent else shape
+
+    def indifferent(self, shape: Shape) -> Shape:
+        """The same request, where it does not matter which nodes it would rather have."""
+        if shape.indifferent:
+            return shape
+        same = self._indifferent.get(shape.id)
+        if same is None:
+            same = Shape(self._next_id(), shape.request, shape.copies, shape.asked, shape.at_least)
+            same.indifferent = True
+            self._indifferent[shape.id] = same
+        return same
+
+    def _next_id(self) -> int:
+        return len(self._by_value) + len(self._several) + len(self._indifferent)
 
     def _make(self, request: Request, copies: int) -> Shape:
         smallest, largest = self._memory_range(request)
@@ -116,7 +135,7 @@ class Shapes:
         asked = amounts(request, self._gpu_milli(request, smallest))
         at_least = amounts(request, self._gpu_milli(request, largest))
         coarse = self._coarse(request, copies)
-        shape = Shape(len(self._by_value) + len(self._several), _multiplied(request, copies), copies, asked, at_least)
+        shape = Shape(self._next_id(), _multiplied(request, copies), copies, asked, at_least)
         shape.coarse = coarse or shape
         return shape
 

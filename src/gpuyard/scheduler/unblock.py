@@ -180,6 +180,9 @@ class _ButCarriers:
 def promised_block(draft: Draft, job: Job, leaf: int) -> tuple[Block, ...]:
     """What a job was promised in earlier cycles and has not started, as one block: it loses no work."""
     holdings: list[Holding] = []
+    if any(kept.job == job.id for kept in draft.kept):
+        # It starts in this very cycle, and can be stopped in the next.
+        return ()
     for task in job.tasks:
         if task.state is not TaskState.PROMISED:
             continue
