@@ -130,6 +130,17 @@ def test_a_machine_says_how_it_keeps_bounds(gpuyard: Run, yard: Yard) -> None:
     assert "cores are enforced; memory is looked at every second (memory: the cgroup is another program's)" in told
 
 
+def test_a_machine_says_which_processes_its_tasks_see(gpuyard: Run, yard: Yard) -> None:
+    assert "Processes" not in gpuyard("node", "describe", "node-1").stdout
+    yard.nodes = [
+        a_node("node-1", process_view="shared", process_note="the agent does not run as root; run it as root")
+    ]
+    told = gpuyard("node", "describe", "node-1").stdout
+    assert "tasks see the command lines of all processes of the node (the agent does not run as root; run it" in told
+    yard.nodes = [a_node("node-1", process_view="isolated")]
+    assert "a task sees its own processes only" in gpuyard("node", "describe", "node-1").stdout
+
+
 @pytest.mark.parametrize(
     ("verb", "operation"),
     [
@@ -274,6 +285,15 @@ def test_bounds_that_are_not_enforced_are_told(gpuyard: Run, yard: Yard) -> None
     assert "memory is only looked at every second on 2 of 2: node-1, node-2" in told
     yard.nodes = [a_node("node-1", cores_kept="enforced", memory_kept="enforced")]
     assert "ok    limits     cores and memory of tasks are enforced everywhere" in gpuyard("doctor").stdout
+
+
+def test_command_lines_that_others_see_are_told(gpuyard: Run, yard: Yard) -> None:
+    yard.nodes = [a_node("node-1", process_view="isolated"), a_node("node-2", process_note="it is no root")]
+    told = gpuyard("doctor").stdout
+    assert "warn  processes  tasks see the command lines of other users' jobs on 1 of 2: node-2" in told
+    assert "node-2: it is no root" in told
+    yard.nodes = [a_node("node-1", process_view="isolated")]
+    assert "ok    processes  a task sees its own processes only, everywhere" in gpuyard("doctor").stdout
 
 
 def test_what_is_wrong_is_told_with_what_to_do(gpuyard: Run, yard: Yard) -> None:

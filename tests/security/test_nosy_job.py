@@ -26,6 +26,7 @@ NOSY = Path(__file__).with_name("nosy.py")
 PYTHONS = (os.path.realpath(sys.executable), "/usr/bin/python3")
 TEAMS = "queues: {vision: {quota: 4}, speech: {quota: 4}}"
 MEMBERS = {"ada": "vision", "bob": "vision", "cleo": "speech"}
+UIDS = range(30_100, 30_200)
 VICTIM = """
 echo WORD-file > secret; cp secret saved; cp secret /tmp/PLACE; cp secret /dev/shm/PLACE; echo WORD-output
 cp secret "$GPUYARD_CHECKPOINT_FILE"; bash -c 'exec -a WORD-name sleep 600' WORD-argument & wait
@@ -100,7 +101,8 @@ class Cluster:
 
 
 def running_cluster(*prefix: str) -> Iterator[Cluster]:
-    with open_folder() as folder, running_yard(folder, "--fake-gpus", "8", prefix=prefix) as yard:
+    options = ("--fake-gpus", "8", "--job-uids", f"{UIDS[0]}-{UIDS[-1]}")
+    with open_folder() as folder, running_yard(folder, *options, prefix=prefix) as yard:
         cluster = Cluster(yard)
         try:
             cluster.start_victim("bob")
@@ -144,6 +146,7 @@ def test_members_of_a_team_run_as_users_of_their_own(cluster: Cluster) -> None:
     told = {user: cluster.log(user, job).split() for user, job in ids.items()}
     assert len({words[0] for words in told.values()}) == len(MEMBERS)
     assert all(words[0] == words[1] == words[2] and words[3] == "0077" for words in told.values())
+    assert {int(words[0]) for words in told.values()} <= set(UIDS)
     known = {user.name: str(user.uid) for user in cluster.admin.users()}
     assert {user: words[0] for user, words in told.items()} == {user: known[user] for user in MEMBERS}
 

@@ -263,6 +263,16 @@ def test_a_histogram_counts_by_upper_bounds() -> None:
     assert msgspec.json.encode(histogram)
 
 
+def test_an_account_for_a_whole_team_is_told_to_be_shared(yard: Yard) -> None:
+    wanted = {"queues": {"product": {"unix_user": "shared"}}}
+    (note,) = yard.ask("root", "PATCH", "/v1/teams?dry_run=true", json=wanted).json()["notes"]
+    assert note.startswith('all jobs of team "product" run as the account "shared": its members can read each other')
+    assert (
+        yard.ask("root", "PATCH", "/v1/teams?dry_run=true", json={"queues": {"product": {"quota": 2}}}).json()["notes"]
+        == []
+    )
+
+
 def test_an_edit_that_owes_more_than_there_is_says_so(yard: Yard) -> None:
     wanted = {"queues": {"product": {"quota": 3}}}
     (note,) = yard.ask("root", "PATCH", "/v1/teams?dry_run=true", json=wanted).json()["notes"]

@@ -12,6 +12,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from gpuyard.sdk.bodies import JobRequest
+from gpuyard.sdk.client import Client
+from gpuyard.wire.access import Grant, Role
+from gpuyard.wire.rest import TokenRequest, UserChange
 from tests.yard import Yard, open_folder, running_yard, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("yard")]
@@ -182,12 +186,16 @@ def test_state_and_logs_are_closed_to_others(yard: Yard) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root: jobs run as other users")
-def test_jobs_of_two_teams_cannot_read_each_others_folders(yard: Yard) -> None:
+def test_jobs_of_two_users_cannot_read_each_others_folders(yard: Yard) -> None:
     first = submit(yard, "--team", "vision", "--gpus", "0", "--", "sh", "-c", "echo secret > mine; pwd; sleep 600")
     wait_for(lambda: yard.gpuyard("logs", first).stdout.strip())
     folder = yard.gpuyard("logs", first).stdout.strip()
     look = f"id -u; cat {folder}/mine; ls {folder}"
-    second = submit(yard, "--team", "speech", "--gpus", "0", "--", "sh", "-c", look)
+    with yard.client() as admin:
+        admin.set_user("sam", UserChange((Grant(Role.MEMBER, "speech"),)))
+        token = admin.create_token(TokenRequest("test", user="sam")).secret
+    with Client(yard.url, token) as sam:
+        second = sam.submit_job(JobRequest(team="speech", gpus=0, command=["sh", "-c", look])).jobs[0].id
     wait_for(lambda: state_of(yard, second) in ("succeeded", "failed"))
     said = yard.gpuyard("logs", second).stdout
     assert "secret" not in said

@@ -22,7 +22,7 @@ from gpuyard.model.text import reason_text
 from gpuyard.service.moments import moment, moment_or_none
 from gpuyard.service.redact import Veil
 from gpuyard.wire.access import EVERYWHERE
-from gpuyard.wire.agents import Isolation
+from gpuyard.wire.agents import Isolation, ProcessView
 from gpuyard.wire.rest import (
     DeviceObject,
     HolderObject,
@@ -265,8 +265,14 @@ def node_object(state: State, node: NodeRecord, veil: Veil, heard_at_ms: int) ->
         unhealthy=node.unhealthy,
         revision=node.revision,
         process_view=facts.process_view,
-        process_note=facts.process_note,
+        process_note=_process_note(node),
     )
+
+
+def _process_note(node: NodeRecord) -> str:
+    if node.facts.process_note or node.facts.process_view is ProcessView.ISOLATED:
+        return node.facts.process_note
+    return "its agent is of a version that does not say why; update it" if node.seen else ""
 
 
 def _tasks_on(state: State, node: NodeRecord) -> int:

@@ -1,4 +1,4 @@
-"""What a task sees of the machine's processes: its own. A PID namespace of its own, and a /proc that shows only that.
+"""What a task sees of the node's processes: its own. A PID namespace of its own, and a /proc that shows only that.
 
 Place in the flow: task ─**view**─▶ init, command and hook; agent ─probe─▶ **view**. The supervisor stays outside, where
 it sees, signals and counts the task's processes by the machine's numbers. The first process in the namespace is an

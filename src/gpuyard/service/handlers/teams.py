@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from msgspec.structs import replace
@@ -105,13 +105,21 @@ async def _write(call: Call, file: TeamsFile) -> Answer:
         await call.manager.do(intent, call.caller)
     seen = Veil(call.state, call.caller).difference(difference)
     revision = call.state.teams_revision
-    notes = _notes(call.state, file.tree.queues)
+    notes = (*_notes(call.state, file.tree.queues), *_shared_accounts(settings))
     return Answer(TeamsChanged(dry, seen, tuple(difference_lines(seen)), revision, notes), revision=revision)
 
 
 def _notes(state: State, queues: Sequence[Queue]) -> tuple[str, ...]:
     devices = sum(len(node.facts.devices) for node in state.nodes.values())
     return queue_notes([Owed(one.name, one.parent, one.share(GPU).quota) for one in queues], devices * MILLI)
+
+
+def _shared_accounts(settings: dict[str, TeamSettings]) -> Iterator[str]:
+    """An operator who gives a whole team one account is told what that takes away."""
+    for team, one in settings.items():
+        if one.unix_user:
+            shares = f'all jobs of team "{team}" run as the account "{one.unix_user}"'
+            yield f"{shares}: its members can read each other's files, command lines and variables there"
 
 
 def _members(file: TeamsFile) -> dict[str, tuple[Grant, ...]]:
