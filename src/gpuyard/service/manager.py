@@ -353,10 +353,10 @@ class Manager:
 
     async def _close_days(self) -> None:
         days = self.core.days
-        for day in days.to_reopen():
-            kept = await self._kept_sums(day)
+        for day in days.to_begin():
+            kept = await self._kept_sums(day) if days.was_closed(day) else []
             if kept is not None:
-                days.reopen(day, kept)
+                days.begin(day, kept)
         sums = days.to_close()
         if sums and await self._keep(lambda: self.store.add_sums(sums)):
             days.close(sums)

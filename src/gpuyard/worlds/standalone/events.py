@@ -281,12 +281,13 @@ class DayClosed(_Event, frozen=True, tag="day-closed"):
     day: str
 
 
-class DayReopened(_Event, frozen=True, tag="day-reopened"):
-    """A closed day came again because the clock was set back: its kept sums count as open ones again."""
+class DayClosing(_Event, frozen=True, tag="day-closing"):
+    """The sums of a day that is over are about to be kept: the open ones are complete, and replace what is kept."""
 
     day: str
-    sums: tuple[tuple[str, str, str, str, str, int], ...] = ()
-    """Team, user, job, kind, cause, and GPU milli x milliseconds."""
+    kept: tuple[tuple[str, str, str, str, str, int], ...] = ()
+    """What was kept when the day was closed before, and came again because the clock was set back: team, user, job,
+    kind, cause, and GPU milli x milliseconds."""
 
 
 class ClockRead(_Event, frozen=True, tag="clock-read"):
@@ -410,8 +411,8 @@ Event = (
     | IdleNoticed
     | IdleWarned
     | IdleReclaimable
+    | DayClosing
     | DayClosed
-    | DayReopened
     | ClockRead
     | ClockJumped
     | JobsForgotten
