@@ -237,9 +237,33 @@ AHEAD_AND_BACK: Final = (
 )
 
 
+SET_WHILE_SUMS_ARE_KEPT: Final = (
+    ("submit", 1),
+    ("pass_time", 6_000),
+    ("tick", 0),
+    ("tick", 4),
+    ("pass_time", 20_000),
+    *(("tick", 0),) * 3,
+)
+"""The clock is set back into a day between the moment its sums are kept and the moment it is closed."""
+
+KEPT_BUT_NOT_CLOSED: Final = (
+    ("submit", 1),
+    ("pass_time", 6_000),
+    ("tick", 0),
+    ("tick", 2),
+    ("set_clock", -40 * DAY_MS),
+    ("tick", 0),
+    ("pass_time", HOUR_MS),
+)
+"""The sums of a day are kept, the manager ends before the day is closed, and the day is then far ahead."""
+
+
 @settings(max_examples=2_000 if LONG else 100)
 @example(JUST_AFTER_MIDNIGHT)
 @example(AHEAD_AND_BACK)
+@example(SET_WHILE_SUMS_ARE_KEPT)
+@example(KEPT_BUT_NOT_CLOSED)
 @given(st.lists(steps, min_size=5, max_size=40))
 def test_what_is_charged_is_what_was_held_by_the_monotonic_clock(course: Sequence[tuple[str, int]]) -> None:
     life = Life()
