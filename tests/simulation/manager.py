@@ -246,8 +246,8 @@ class SimulatedManager:
     def _close_days(self) -> None:
         days = self.core.days
         try:
-            for day in days.to_reopen():
-                days.reopen(day, self.store.sums(day, day))
+            for day in days.to_begin():
+                days.begin(day, self.store.sums(day, day) if days.was_closed(day) else [])
         except StoreGoneError:
             return
         sums = days.to_close()

@@ -66,8 +66,8 @@ class Core:
         self.state = journal.state
         self.clock = clock
         self.recorded = RecordedClock(clock, journal.state)
-        self.days = DayBook(journal, self.recorded)
         self.now_ms()
+        self.days = DayBook(journal, self.recorded)
         self.world = Standalone(journal, self.recorded.now_ms)
         self.loop = Loop(self.world, policy, clock.steady_ms)
         self.contained = Contained(self.loop.containment.reports, clock.steady_ms)
@@ -95,8 +95,8 @@ class Core:
         return [NodeSilent(node.name) for node in self.state.nodes.values() if node.seen and not node.silent_since_ms]
 
     def now_ms(self) -> int:
-        """The time to record at. A jump of the wall clock is entered first, but not while days are being closed."""
-        found = self.recorded.event() if not self.days.closing else None
+        """The time to record at. A jump of the wall clock is entered first."""
+        found = self.recorded.event()
         if found is not None:
             event, at_ms = found
             self.journal.record([event], at_ms)
@@ -130,7 +130,6 @@ class Core:
 
     def tick(self) -> None:
         """What follows from time alone, item by item: one that raises stops no other."""
-        self.days.closing = False
         now_ms, steady_ms = self.now_ms(), self.clock.steady_ms()
         self._contain("leases", self.hub.tick_leases(steady_ms))
         for name in list(self.state.nodes):

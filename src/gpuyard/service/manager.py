@@ -440,10 +440,10 @@ class Manager:
 
     async def _close_days(self) -> None:
         days = self.core.days
-        for day in days.to_reopen():
-            kept = await self._kept_sums(day)
+        for day in days.to_begin():
+            kept = await self._kept_sums(day) if days.was_closed(day) else []
             if kept is not None:
-                days.reopen(day, kept)
+                days.begin(day, kept)
         sums: list[DailySum] = []
         self.core.contained.run("sums", lambda: sums.extend(days.to_close()))
         if sums and await self._keep(lambda: self.store.add_sums(sums)):

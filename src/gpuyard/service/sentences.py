@@ -21,7 +21,7 @@ from gpuyard.worlds.standalone.events import (
     ClockRead,
     ClusterFounded,
     DayClosed,
-    DayReopened,
+    DayClosing,
     Event,
     IdleNoticed,
     IdleReclaimable,
@@ -244,8 +244,9 @@ def _cluster(event: Event) -> str:
             return f"{_count(len(jobs), 'job')} long over, are no longer listed"
         case DayClosed(day):
             return f"the use of {day} is summed up"
-        case DayReopened(day):
-            return f"the use of {day} is summed up again: the clock was set back into that day"
+        case DayClosing(day, kept):
+            again = ", again: the clock was set back into that day" if kept else ""
+            return f"the use of {day} is about to be summed up{again}"
         case Noted(about, what):
             return f"{about}: {what}"
         case ClockRead():

@@ -6,7 +6,7 @@ import pytest
 
 from gpuyard.model.quantities import MILLI
 from gpuyard.wire.agents import Ending
-from gpuyard.worlds.standalone.events import Checkpointed, ClockJumped, DayClosed, DayReopened, IdleNoticed
+from gpuyard.worlds.standalone.events import Checkpointed, ClockJumped, DayClosed, DayClosing, IdleNoticed
 from gpuyard.worlds.standalone.lifecycle import JobState
 from gpuyard.worlds.standalone.meter import DAY_MS, counted_up_to, day_of
 from gpuyard.worlds.standalone.records import ClockReading
@@ -211,12 +211,12 @@ def test_a_closed_day_that_comes_again_is_summed_as_a_whole() -> None:
     jump(yard, -60_000)
     yard.wait(60_000)
     assert yard.state.meter.closed_until == day
-    yard.enter(DayReopened(day, tuple((*key, amount) for key, amount in kept.items())))
-    assert yard.state.meter.reopened == (day,)
+    yard.enter(DayClosing(day, tuple((*key, amount) for key, amount in kept.items())))
+    assert yard.state.meter.closing == (day,)
     # The second after midnight was on the next day only by a clock that ran ahead; then 59 s follow to midnight.
     assert held_by_day(yard)[day] == GPU_HOUR + 60_000 * MILLI
     yard.enter(DayClosed(day))
-    assert (yard.state.meter.reopened, yard.state.meter.open_days.get(day)) == ((), None)
+    assert (yard.state.meter.closing, yard.state.meter.open_days.get(day)) == ((), None)
 
 
 def held_by_day(yard: Yard) -> dict[str, int]:

@@ -303,12 +303,13 @@ class JobNumbered(_Event, frozen=True, tag="job-numbered"):
     uid: int
 
 
-class DayReopened(_Event, frozen=True, tag="day-reopened"):
-    """A closed day came again because the clock was set back: its kept sums count as open ones again."""
+class DayClosing(_Event, frozen=True, tag="day-closing"):
+    """The sums of a day that is over are about to be kept: the open ones are complete, and replace what is kept."""
 
     day: str
-    sums: tuple[tuple[str, str, str, str, str, int], ...] = ()
-    """Team, user, job, kind, cause, and GPU milli x milliseconds."""
+    kept: tuple[tuple[str, str, str, str, str, int], ...] = ()
+    """What was kept when the day was closed before, and came again because the clock was set back: team, user, job,
+    kind, cause, and GPU milli x milliseconds."""
 
 
 class ClockRead(_Event, frozen=True, tag="clock-read"):
@@ -434,9 +435,9 @@ Event = (
     | IdleNoticed
     | IdleWarned
     | IdleReclaimable
+    | DayClosing
     | DayClosed
     | JobNumbered
-    | DayReopened
     | ClockRead
     | ClockJumped
     | JobsForgotten

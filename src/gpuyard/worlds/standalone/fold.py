@@ -22,7 +22,7 @@ from gpuyard.worlds.standalone.events import (
     ClockRead,
     ClusterFounded,
     DayClosed,
-    DayReopened,
+    DayClosing,
     Event,
     IdleNoticed,
     IdleReclaimable,
@@ -124,8 +124,8 @@ def _enter(state: State, event: Event, at_ms: int) -> None:
             pass
         case DayClosed(day):
             meter.close_day(state, day)
-        case DayReopened(day, sums):
-            meter.reopen_day(state, day, sums)
+        case DayClosing(day, kept):
+            meter.take_back(state, day, kept)
         case ClockRead() | ClockJumped():
             enter_clock(state, event, at_ms)
         case ScheduleSet() | ScheduleRemoved() | SchedulePaused() | ScheduleResumed():

@@ -186,16 +186,15 @@ def close_day(state: State, day: str) -> None:
     meter = state.meter
     meter.open_days.pop(day, None)
     meter.closed_until = max(meter.closed_until, day)
-    meter.reopened = tuple(one for one in meter.reopened if one != day)
+    meter.closing = tuple(one for one in meter.closing if one != day)
 
 
-def reopen_day(state: State, day: str, sums: Iterable[tuple[str, str, str, str, str, int]]) -> None:
-    """Take back what is kept of a day: its sums are complete again, and replace the kept ones when it is closed."""
+def take_back(state: State, day: str, kept: Iterable[tuple[str, str, str, str, str, int]]) -> None:
+    """What is kept of a day is open again: from now on its open sums are complete."""
     there = state.meter.open_days.setdefault(day, {})
-    for *key, amount in sums:
-        team, user, job, kind, cause = key
+    for team, user, job, kind, cause, amount in kept:
         there[team, user, job, kind, cause] = there.get((team, user, job, kind, cause), 0) + amount
-    state.meter.reopened = (*state.meter.reopened, day)
+    state.meter.closing = (*state.meter.closing, day)
 
 
 def jump(state: State, at_ms: int, by_ms: int) -> None:
@@ -211,7 +210,7 @@ def jump(state: State, at_ms: int, by_ms: int) -> None:
 def _bring_back_days(meter: Meter, at_ms: int, by_ms: int) -> None:
     """Use that was booked on days which are yet to come was booked by a clock that was wrong."""
     today = day_of(at_ms)
-    for day in sorted(one for one in meter.open_days if one > today and one not in meter.reopened):
+    for day in sorted(one for one in meter.open_days if one > today and one not in meter.closing):
         there = meter.open_days.setdefault(min(_day_moved(day, by_ms), today), {})
         for key, amount in meter.open_days.pop(day).items():
             there[key] = there.get(key, 0) + amount

@@ -322,8 +322,8 @@ class Meter(msgspec.Struct):
     """Task that holds GPUs → up to when its use is counted, and its team's integral then."""
     closed_until: str = ""
     """The last day that was ever closed. The clock may be set back: a day up to this one may have kept sums."""
-    reopened: tuple[str, ...] = ()
-    """Open days whose sums include the kept ones."""
+    closing: tuple[str, ...] = ()
+    """Open days of which sums may be kept already; the open ones are complete."""
 
 
 class ClockReading(msgspec.Struct, frozen=True):
