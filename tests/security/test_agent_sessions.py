@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from gpuyard.errors import RefusedError
-from gpuyard.service import agent_pace
+from gpuyard.service import agent_pace, agents
 from gpuyard.service.agents import AgentServer
 from gpuyard.service.certificates import Authority, fingerprint_of
 from gpuyard.service.manager import Manager
@@ -23,6 +23,7 @@ from gpuyard.wire.agents import (
     Hello,
     LogPiece,
     ManagerMessage,
+    ParcelPiece,
     ReadLog,
     ReadParcel,
     Refused,
@@ -121,6 +122,33 @@ def test_an_agent_that_is_refused_again_and_again_has_to_wait(tmp_path: Path) ->
         assert last.again
 
     live_through(course, tmp_path)
+
+
+def test_who_opens_a_session_and_says_nothing_is_sent_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def course(cluster: Besieged) -> None:
+        monkeypatch.setattr(agents, "HELLO_S", 0.05)
+        conversation = cluster.converse()
+        await cluster.until(lambda: conversation.over, "the end of the session")
+        assert conversation.refusal == Refused("no first message within 0.05 s")
+        await conversation.end()
+
+    live_through(course, tmp_path)
+
+
+def test_an_agent_that_reads_nothing_is_read_no_artifacts_for() -> None:
+    async def queued() -> int:
+        outbox = agents.Outbox("")
+        asked = 0
+        for _ in range(1_000):
+            try:
+                await asyncio.wait_for(outbox.has_room(), 0.01)
+            except TimeoutError:
+                return asked
+            outbox.send(ParcelPiece("0" * 64, 0, b"x"))
+            asked += 1
+        return asked
+
+    assert asyncio.run(queued()) == agents.MAX_QUEUED_BEFORE_PARCELS
 
 
 def test_a_join_token_takes_no_name_of_a_node_that_may_come_back(tmp_path: Path) -> None:
