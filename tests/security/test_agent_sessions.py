@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 import grpc
 import grpc.aio
@@ -13,17 +13,17 @@ import pytest
 from msgspec.structs import replace
 
 from gpuyard.errors import RefusedError
-from gpuyard.service import agent_pace
+from gpuyard.service import agent_pace, agents
 from gpuyard.service.agent_server import AgentServer
 from gpuyard.service.certificates import Authority, fingerprint_of
-from gpuyard.service.log_requests import LogRequests
 from gpuyard.service.manager import Manager
 from gpuyard.wire.agents import (
     SESSION,
-    AttemptId,
     Desired,
     Hello,
     LogPiece,
+    ManagerMessage,
+    ParcelPiece,
     ReadLog,
     ReadParcel,
     Refused,
@@ -37,6 +37,8 @@ from gpuyard.worlds.standalone.lifecycle import JobState
 from gpuyard.worlds.standalone.store.opening import open_store
 from tests.security.besieged import LIAR, ROOT, Besieged, at_work, live_through
 from tests.security.refused_facts import GOOD, HUGE, OUT_OF_RANGE
+
+pytestmark = pytest.mark.slow
 
 
 def test_only_the_session_that_is_asked_answers_for_a_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,50 +61,6 @@ def test_only_the_session_that_is_asked_answers_for_a_log(tmp_path: Path, monkey
         await conversation.end()
 
     live_through(course, tmp_path)
-
-
-async def _piece_of(requests: LogRequests, send: Any, *pieces: LogPiece, offset: int = 0) -> LogPiece:
-    asking = asyncio.create_task(requests.ask(send, AttemptId("1", 0, 1), offset, 10, 0, 0))
-    await asyncio.sleep(0)
-    (number,) = requests._open
-    for piece in pieces:
-        requests.answered(send, replace(piece, request=number))
-    return await asking
-
-
-@pytest.mark.parametrize(
-    ("piece", "offset", "problem"),
-    [
-        (LogPiece(0, 5, b"abc", 8), 5, ""),
-        (LogPiece(0, 7, b"abc", 10), 5, ""),
-        (LogPiece(0, 3, b"", 3), 5, ""),
-        (LogPiece(0, 4, b"abc", 10), 5, "begins at 4"),
-        (LogPiece(0, 5, b"a" * 11, 16), 5, "11 bytes"),
-        (LogPiece(0, 5, b"abc", 8), -3, ""),
-    ],
-)
-def test_an_answer_fits_the_question(piece: LogPiece, offset: int, problem: str) -> None:
-    found = asyncio.run(_piece_of(LogRequests(), lambda message: None, piece, offset=offset))
-    assert problem in found.problem
-    assert bool(found.problem) is bool(problem)
-
-
-def test_numbers_of_questions_are_no_row() -> None:
-    async def numbers() -> list[int]:
-        seen: list[ReadLog] = []
-        requests = LogRequests()
-        asks = [asyncio.create_task(requests.ask(seen.append, AttemptId("1", 0, 1), 0, 1, 0, 0)) for _ in range(20)]
-        await asyncio.sleep(0)
-        for ask in asks:
-            ask.cancel()
-        await asyncio.gather(*asks, return_exceptions=True)
-        assert len(requests) == 0
-        return [one.request for one in seen]
-
-    found = asyncio.run(numbers())
-    assert len(set(found)) == 20
-    assert max(found) > 1 << 55
-    assert sorted(found) != found
 
 
 def test_a_question_ends_with_the_session_that_was_asked(tmp_path: Path) -> None:
@@ -166,23 +124,31 @@ def test_an_agent_that_is_refused_again_and_again_has_to_wait(tmp_path: Path) ->
     live_through(course, tmp_path)
 
 
-def test_reports_that_come_too_fast_wait_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [0]
-    waited: list[float] = []
+def test_who_opens_a_session_and_says_nothing_is_sent_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def course(cluster: Besieged) -> None:
+        monkeypatch.setattr(agents, "HELLO_S", 0.05)
+        conversation = cluster.converse()
+        await cluster.until(lambda: conversation.over, "the end of the session")
+        assert conversation.refusal == Refused("no first message within 0.05 s")
+        await conversation.end()
 
-    async def sleep(seconds: float) -> None:
-        waited.append(seconds)
-        now[0] += int(seconds * 1000)
+    live_through(course, tmp_path)
 
-    async def flood() -> None:
-        pace = agent_pace.Pace()
-        for number in range(10_000):
-            await pace.keep(Report(1 + number), 100)
 
-    monkeypatch.setattr(agent_pace, "monotonic_ms", lambda: now[0])
-    monkeypatch.setattr(agent_pace.asyncio, "sleep", sleep)
-    asyncio.run(flood())
-    assert now[0] >= 1000 * (10_000 / agent_pace.REPORTS_PER_S - agent_pace.BURST_S) - 1000
+def test_an_agent_that_reads_nothing_is_read_no_artifacts_for() -> None:
+    async def queued() -> int:
+        outbox = agents.Outbox("")
+        asked = 0
+        for _ in range(1_000):
+            try:
+                await asyncio.wait_for(outbox.has_room(), 0.01)
+            except TimeoutError:
+                return asked
+            outbox.send(ParcelPiece("0" * 64, 0, b"x"))
+            asked += 1
+        return asked
+
+    assert asyncio.run(queued()) == agents.MAX_QUEUED_BEFORE_PARCELS
 
 
 def test_a_join_token_takes_no_name_of_a_node_that_may_come_back(tmp_path: Path) -> None:
@@ -203,7 +169,10 @@ def test_a_join_token_takes_no_name_of_a_node_that_may_come_back(tmp_path: Path)
 # ---------------------------------------------------------------------------------------------- the whole way, over TLS
 
 
-@pytest.mark.slow
+async def _next(call: grpc.aio.StreamStreamCall[bytes, bytes]) -> ManagerMessage:
+    return decode_manager(cast(bytes, await call.read()))
+
+
 def test_over_its_own_certificate_it_can_stop_neither_the_manager_nor_the_next_one(tmp_path: Path) -> None:
     authority = Authority.in_folder(tmp_path / "tls", "besieged")
     pair = authority.machine_with_key(LIAR)
@@ -218,11 +187,11 @@ def test_over_its_own_certificate_it_can_stop_neither_the_manager_nor_the_next_o
         before = cluster.honest_records()
         for facts, why in OUT_OF_RANGE[:3]:
             async with grpc.aio.secure_channel(f"127.0.0.1:{port}", secrets) as channel:
-                call = channel.stream_stream(SESSION)()
+                call: grpc.aio.StreamStreamCall[bytes, bytes] = channel.stream_stream(SESSION)()
                 await call.write(encode(Hello(LIAR, "i", "b", "0", facts)))
-                assert isinstance(decode_manager(await call.read()), Welcome)
+                assert isinstance(await _next(call), Welcome)
                 await call.write(encode(Report(7, facts=facts)))
-                assert isinstance(decode_manager(await call.read()), Desired)
+                assert isinstance(await _next(call), Desired)
                 assert why in cluster.manager.state.nodes[LIAR].unhealthy
                 await call.write(b"\xff" * 5_000_000)  # Longer than may be received.
                 assert await call.code() is grpc.StatusCode.RESOURCE_EXHAUSTED

@@ -28,8 +28,10 @@ from gpuyard.worlds.standalone import node_health
 from gpuyard.worlds.standalone.intents import SetTeams
 from gpuyard.worlds.standalone.lifecycle import JobState, TaskPhase
 from gpuyard.worlds.standalone.node_health import CHANGES_TOO_OFTEN, MAX_CHANGES
-from tests.security.besieged import HONEST, LIAR, ROOT, Besieged, at_work, live_through, node
+from tests.security.besieged import HONEST, LIAR, ROOT, Besieged, Conversation, at_work, live_through, node
 from tests.security.refused_facts import GOOD, OUT_OF_RANGE
+
+pytestmark = pytest.mark.slow
 
 # ---------------------------------------------------------------------------------------------------------------- facts
 
@@ -49,8 +51,7 @@ def test_facts_out_of_range_make_the_node_unhealthy_and_end_nothing(
         assert cluster.manager.state.jobs[waits].state is JobState.WAITING
         # Its lease is renewed all the while.
         await conversation.say(encode(Report(4, (running,))))
-        told = lambda: [message.echo_ms for message in conversation.heard if isinstance(message, Desired)]  # noqa: E731
-        await cluster.until(lambda: 4 in told(), "the renewal of its lease")
+        await cluster.until(lambda: 4 in echoes(conversation), "the renewal of its lease")
         assert why in node(cluster).unhealthy
         await conversation.say(encode(Report(5, (running,), GOOD)))
         assert node(cluster).unhealthy == ""
@@ -132,6 +133,11 @@ def test_a_node_that_changes_its_word_all_the_time_fills_no_log(
         await conversation.end()
 
     live_through(course, tmp_path)
+
+
+def echoes(conversation: Conversation) -> list[int]:
+    """The stamps from which its lease was renewed."""
+    return [message.echo_ms for message in conversation.heard if isinstance(message, Desired)]
 
 
 # ----------------------------------------------------------------------------------------------------- jobs of others

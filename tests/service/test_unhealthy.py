@@ -60,7 +60,8 @@ def test_an_unhealthy_node_is_shown_with_its_reason_and_takes_nothing_new(yard: 
 
 def test_a_job_that_asks_for_other_nodes_hears_nothing_of_it(yard: Yard) -> None:
     says(yard, replace(yard.machine.facts, cpu_milli=-1))
-    elsewhere = yard.submit("max", gpus=1, model=["H100"], allow_never=True)
+    body = {"command": ["true"], "gpus": 1, "model": ["H100"]}
+    elsewhere = yard.ask("max", "POST", "/v1/jobs?allow_never=true", json=body).json()["jobs"][0]["id"]
     assert yard.ask("max", "GET", f"/v1/jobs/{elsewhere}/explanation").json()["unhealthy_nodes"] == []
 
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import suppress
 from typing import Any, Final, Protocol
 
 import grpc
@@ -44,6 +43,8 @@ from gpuyard.worlds.standalone.node_health import isolation_problem
 from gpuyard.worlds.standalone.records import State
 
 MAX_QUEUED_LOGS: Final = 1_000
+MAX_QUEUED_BEFORE_PARCELS: Final = 8
+"""No piece of an artifact is read for an agent that has so many messages to read: a piece is 1 MiB."""
 HELLO_S: Final = 10.0
 """Within which the first message must have come."""
 
@@ -99,6 +100,7 @@ class Outbox:
         self._desired: Desired | None = None
         self._others: list[ManagerMessage] = []
         self._filled = asyncio.Event()
+        self._taken = asyncio.Event()
         self.closed = False
         self.refusal: Refused | None = None
         """Why the session ends, as the last thing the agent is told."""
@@ -110,6 +112,12 @@ class Outbox:
             self._others.append(message)
         self._filled.set()
 
+    async def has_room(self) -> None:
+        """Wait until the agent has read what it was told."""
+        while len(self._others) >= MAX_QUEUED_BEFORE_PARCELS and not self.closed:
+            self._taken.clear()
+            await self._taken.wait()
+
     def refuse(self, why: str) -> None:
         self.refusal = Refused(why)
         self.close()
@@ -117,6 +125,7 @@ class Outbox:
     def close(self) -> None:
         self.closed = True
         self._filled.set()
+        self._taken.set()
 
     async def __aiter__(self) -> AsyncIterator[ManagerMessage]:
         while not self.closed:
@@ -124,6 +133,7 @@ class Outbox:
             self._filled.clear()
             desired, others = self._desired, self._others
             self._desired, self._others = None, []
+            self._taken.set()
             # First what should run: a question may be about what has only just been given to it.
             for message in (*((desired,) if desired else ()), *others):
                 yield message
@@ -186,7 +196,10 @@ class Door(grpc.GenericRpcHandler):
         return Refused(f"this node has opened more than {SESSIONS_PER_MINUTE} sessions in a minute: wait")
 
     async def _hello(self, messages: AsyncIterator[bytes], node: str) -> Hello | Refused | None:
-        message = await self._first(messages)
+        try:
+            message = await asyncio.wait_for(self._first(messages), HELLO_S)
+        except TimeoutError:
+            return Refused(f"no first message within {HELLO_S:g} s")
         if isinstance(message, Unreadable):
             return Refused(f"the first message cannot be read: {message.why}")
         if not isinstance(message, Hello):
@@ -203,10 +216,8 @@ class Door(grpc.GenericRpcHandler):
         return Refused(problem) if problem else message
 
     async def _first(self, messages: AsyncIterator[bytes]) -> AgentMessage | Unreadable | None:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(HELLO_S):
-                async for data in messages:
-                    return read_message(data)
+        async for data in messages:
+            return read_message(data)
         return None
 
     async def _read(self, messages: AsyncIterator[bytes], node: str, outbox: Outbox, send: Send) -> None:
@@ -239,6 +250,7 @@ class Door(grpc.GenericRpcHandler):
             case LogPiece():
                 self._manager.log_piece(send, message)
             case ReadParcel():
+                await outbox.has_room()
                 outbox.send(await self._manager.parcel_piece(node, message))
             case Hello():
                 outbox.refuse("a message is refused: a second Hello in one session")

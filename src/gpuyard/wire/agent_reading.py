@@ -7,15 +7,13 @@ bytes raise an exception here.
 
 from __future__ import annotations
 
-from typing import Final, TypeVar
+from typing import Final
 
 import msgspec
 from msgspec.structs import replace
 
 from gpuyard.wire.agent_limits import cleaned_text
 from gpuyard.wire.agents import PROTOCOL, AgentMessage, AttemptReport, Hello, MachineFacts, Report, decode_agent
-
-Value = TypeVar("Value")
 
 _NOT_DECODED: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, OverflowError, MemoryError)
 """What msgspec raises: the last four for text that is no UTF-8, deep nesting, and impossible numbers and lengths."""
@@ -25,6 +23,10 @@ class Unreadable(msgspec.Struct, frozen=True):
     """Bytes that are no message of an agent."""
 
     why: str
+
+
+_NONE: Final = msgspec.Raw(b"\xc0")
+"""A value that is not there."""
 
 
 class _LooseHello(msgspec.Struct, frozen=True, tag="hello"):
@@ -39,11 +41,11 @@ class _LooseHello(msgspec.Struct, frozen=True, tag="hello"):
 class _LooseReport(msgspec.Struct, frozen=True, tag="report"):
     sent_ms: int
     attempts: tuple[msgspec.Raw, ...] = ()
-    facts: msgspec.Raw = msgspec.Raw(b"\xc0")
+    facts: msgspec.Raw = _NONE
 
 
 _LOOSE: Final[msgspec.msgpack.Decoder[_LooseHello | _LooseReport]] = msgspec.msgpack.Decoder(_LooseHello | _LooseReport)
-_FACTS: Final[msgspec.msgpack.Decoder[MachineFacts | None]] = msgspec.msgpack.Decoder(MachineFacts | None)
+_FACTS: Final[msgspec.msgpack.Decoder[MachineFacts]] = msgspec.msgpack.Decoder(MachineFacts)
 _ATTEMPT: Final[msgspec.msgpack.Decoder[AttemptReport]] = msgspec.msgpack.Decoder(AttemptReport)
 
 
@@ -61,24 +63,32 @@ def read_message(data: bytes) -> AgentMessage | Unreadable:
 
 
 def _hello(loose: _LooseHello) -> Hello:
-    facts, why = _decoded(_FACTS, loose.facts)
+    facts, why = _facts(loose.facts)
     hello = Hello(loose.node, loose.incarnation, loose.boot_id, loose.version, facts or MachineFacts(), loose.protocol)
-    return hello if facts else replace(hello, unreadable=why or "there are none")
+    return replace(hello, unreadable=why)
 
 
 def _report(loose: _LooseReport) -> Report:
-    facts, why = _decoded(_FACTS, loose.facts)
-    read = [_decoded(_ATTEMPT, raw) for raw in loose.attempts]
-    attempts = tuple(attempt for attempt, _ in read if attempt is not None)
-    lost = next((problem for attempt, problem in read if attempt is None), "")
+    facts, why = (None, "") if loose.facts == _NONE else _facts(loose.facts)
+    read = [_attempt(raw) for raw in loose.attempts]
+    attempts = tuple(one for one in read if isinstance(one, AttemptReport))
+    lost = next((one for one in read if isinstance(one, str)), "")
     return Report(loose.sent_ms, attempts, facts, unreadable=why, unreadable_attempts=lost)
 
 
-def _decoded(decoder: msgspec.msgpack.Decoder[Value], raw: msgspec.Raw) -> tuple[Value | None, str]:
+def _facts(raw: msgspec.Raw) -> tuple[MachineFacts | None, str]:
     try:
-        return decoder.decode(raw), ""
+        return _FACTS.decode(raw), ""
     except _NOT_DECODED as error:
         return None, _why(error)
+
+
+def _attempt(raw: msgspec.Raw) -> AttemptReport | str:
+    """The attempt, or why it cannot be read."""
+    try:
+        return _ATTEMPT.decode(raw)
+    except _NOT_DECODED as error:
+        return _why(error)
 
 
 def _why(error: BaseException) -> str:

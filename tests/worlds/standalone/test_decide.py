@@ -10,7 +10,7 @@ from gpuyard.model.queues import Queue
 from gpuyard.model.work import OnNodeLost
 from gpuyard.wire.access import Grant, Role, Scope
 from gpuyard.worlds.standalone.decide import decide
-from gpuyard.worlds.standalone.events import TeamsSet, UserSet
+from gpuyard.worlds.standalone.events import NodeLost, NodeSilent, TeamsSet, UserSet
 from gpuyard.worlds.standalone.intents import (
     AdmitNode,
     CreateToken,
@@ -113,6 +113,16 @@ def test_a_machine_is_removed_only_when_nothing_runs_there() -> None:
 def test_a_second_machine_cannot_take_the_name_of_one_that_is_here() -> None:
     yard = Yard()
     refused(yard, AdmitNode("a", "another certificate"), "NodeKnown")
+
+
+def test_a_machine_that_may_come_back_keeps_its_name_until_it_is_lost() -> None:
+    """After a restart of the manager none is heard of: a token to join with must not take what runs there."""
+    yard = Yard()
+    yard.enter(NodeSilent("a"))
+    refused(yard, AdmitNode("a", "another certificate"), "NodeKnown")
+    yard.enter(NodeLost("a"))
+    yard.do(AdmitNode("a", "another certificate"))
+    assert yard.state.nodes["a"].fingerprint == "another certificate"
 
 
 def test_labels_of_an_operator_win_and_can_be_taken_away() -> None:
