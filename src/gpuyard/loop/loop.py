@@ -55,7 +55,7 @@ class Loop:
         self._broken: Exception | None = None
         """Why the last plan could not be verified."""
         self._broken_plans = 0
-        self._make_books()
+        self.make_books()
 
     @property
     def due_ms(self) -> int | None:
@@ -66,12 +66,12 @@ class Loop:
         """Take over what has changed. Where that fails the books are made again, without what cannot be booked."""
         if self.stale:
             if not self.containment.waiting:
-                self._make_books()
+                self.make_books()
             return
         try:
             self.ledger.apply(self.containment.admit(self.world.observe()))
         except Exception as error:
-            self._make_books()
+            self.make_books()
             self.containment.mended(error, "follow")
 
     def plan(self) -> Plan:
@@ -116,7 +116,8 @@ class Loop:
         self.follow()
         return self.carry_out(self.plan())
 
-    def _make_books(self) -> None:
+    def make_books(self) -> None:
+        """Make the books again of all the world says; what is known of exceptions is kept."""
         try:
             real = self.world.snapshot()
         except Exception as error:
