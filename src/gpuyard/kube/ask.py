@@ -23,6 +23,7 @@ from gpuyard.kube.sources import Source, sources
 from gpuyard.kubeapi.access import find_access
 from gpuyard.kubeapi.client import FORBIDDEN, NOT_FOUND, KubeClient
 from gpuyard.kubeapi.follow import Listed, listed
+from gpuyard.loop.disabled import Left
 from gpuyard.model.snapshot import Snapshot
 from gpuyard.platform.clock import wall_ms
 from gpuyard.policies.policy import Policy
@@ -74,7 +75,9 @@ class Cluster:
         self.picture = reading.picture
         self.world = Kubernetes(reading.picture, Intents(), lambda: now_ms)
         self.world.adopt(reading.saved)
-        self.snapshot: Snapshot = self.world.snapshot()
+        self.left = Left()
+        """What the scheduler leaves out of planning as it is out of range."""
+        self.snapshot: Snapshot = self.left.snapshot(self.world.snapshot())
 
     @property
     def settings(self) -> Settings:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Iterator
+from itertools import chain, islice
 from typing import Any, Final
 
 import msgspec
@@ -237,6 +238,9 @@ def _nodes(cluster: Cluster) -> Iterator[Finding]:
         yield Finding(WARN, "nodes", what, fix)
 
 
+LEFT_OUT_FIX: Final = "correct the object; what runs of it goes on, and nothing new starts"
+
+
 def _gpus(cluster: Cluster) -> Iterator[Finding]:
     offered: list[str] = []
     idle: list[str] = []
@@ -252,6 +256,11 @@ def _gpus(cluster: Cluster) -> Iterator[Finding]:
         yield Finding(WARN if offered else FAIL, "gpus", what, f"kubectl describe node {idle[0]}")
     for name, left_out in list(cluster.picture.cut.items())[:MAX_NAMED]:
         yield Finding(WARN, "gpus", f"{name} {cut_text(left_out)}", CUT_FIX)
+    for one in islice(cluster.left, MAX_NAMED):
+        yield Finding(WARN, str(one.subject.kind), f"{one.subject} is {one.text}", LEFT_OUT_FIX)
+    for item, error in islice(chain(cluster.world.broken.items(), cluster.picture.broken.items()), MAX_NAMED):
+        what = f"{item} cannot be read: {type(error).__name__}: {error}"
+        yield Finding(WARN, item.partition(" ")[0], what, LEFT_OUT_FIX)
     gpus = list(gpu_objects(cluster))
     yield from _free(gpus)
     yield from _told(cluster, offered, gpus)

@@ -6,10 +6,12 @@ Invariant: no label holds the name of a job or a pod.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from gpuyard import __version__
+from gpuyard.loop.stand_ins import Kind
 from gpuyard.model.quantities import MILLI
 
 if TYPE_CHECKING:
@@ -48,6 +50,12 @@ def _queues(scheduler: Scheduler) -> Iterator[str]:
     books = loop.ledger.queues
     held = [({"queue": frame.name}, books.held[frame.at][0] / MILLI) for frame in books.frames]
     asked = [({"queue": frame.name}, books.asked[frame.at][0] / MILLI) for frame in books.frames]
+    containment, paused = loop.containment, loop.containment.pause is not None
+    counts = Counter(str(one.subject.kind) for one in containment.left)
+    out = [({"kind": str(kind)}, counts[str(kind)]) for kind in Kind]
+    yield from _metric("planning_failures_total", "counter", "Exceptions of planning.", [({}, containment.failures)])
+    yield from _metric("planning_paused", "gauge", "1 while nothing can be planned.", [({}, paused)])
+    yield from _metric("left_out_of_planning", "gauge", "What planning fails with, or is out of range.", out)
     waiting = sum(len(entry.jobs) for entry in loop.last.waiting)
     yield from _metric("queue_gpus_held", "gauge", "GPUs a queue holds.", held)
     yield from _metric("queue_gpus_asked", "gauge", "GPUs its waiting jobs ask for.", asked)

@@ -108,7 +108,10 @@ def _page(scheduler: Scheduler, path: str, query: Mapping[str, str]) -> Page:
         case "/healthz" | "/livez":
             return Page(["ok\n"])
         case "/readyz":
-            return Page(["ok\n"]) if scheduler.ready else Page(["not everything has been seen yet\n"], 503)
+            if not scheduler.ready:
+                return Page(["not everything has been seen yet\n"], 503)
+            pause = scheduler.loop.containment.pause if scheduler.loop is not None else None
+            return Page(["ok\n" if pause is None else f"ok, but planning fails: {pause.fault.id} in the log\n"])
         case "/metrics":
             return Page([metrics_text(scheduler)], content_type="text/plain; version=0.0.4; charset=utf-8")
     return Page(["there are /healthz, /readyz and /metrics\n"], 404)

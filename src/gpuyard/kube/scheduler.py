@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -24,7 +25,10 @@ from gpuyard.kube.unsupported import Unsupported
 from gpuyard.kubeapi.client import KubeClient
 from gpuyard.kubeapi.follow import Follower
 from gpuyard.kubeapi.rate import Rate
+from gpuyard.loop.contained import Contained
+from gpuyard.loop.containment import Reports
 from gpuyard.loop.loop import Loop
+from gpuyard.loop.stand_ins import Kind
 from gpuyard.model.plan import Action
 from gpuyard.platform.clock import boot_ms, monotonic_ms, wall_ms
 from gpuyard.policies.policy import DEFAULT, Policy
@@ -34,8 +38,9 @@ from gpuyard.worlds.kubernetes.objects import Owner
 from gpuyard.worlds.kubernetes.owners import owner_path
 from gpuyard.worlds.kubernetes.picture import Picture
 from gpuyard.worlds.kubernetes.places import saved_places
+from gpuyard.worlds.kubernetes.podrecord import Held
 from gpuyard.worlds.kubernetes.settings import Settings
-from gpuyard.worlds.kubernetes.telling import Teller
+from gpuyard.worlds.kubernetes.telling import Teller, waiting_text, word_for
 from gpuyard.worlds.kubernetes.world import Kubernetes
 from gpuyard.worlds.kubernetes.writer import Writer
 from gpuyard.worlds.kubernetes.writes import BindPod, EvictPod, NominateNode
@@ -52,6 +57,8 @@ END_S: Final = 5
 """How long the last requests are waited for at the end."""
 PODS: Final = "pods"
 SEE_S: Final = 0.02
+FAILING_S: Final = 0.25
+"""Between cycles while nothing can be planned."""
 UNSUPPORTED_S: Final = 30
 """How often objects are looked for that are not acted on."""
 MAX_ODD_ONES: Final = 1_000
@@ -93,6 +100,10 @@ class Scheduler:
         self.unsupported = Unsupported(client, self.writer, self.picture)
         self.world = Kubernetes(self.picture, Intents(), wall_ms)
         self.loop: Loop | None = None
+        self.reports = Reports()
+        self.reports.listen(lambda trouble: say(f"{trouble.text}\n{trouble.fault.trace}"))
+        self.contained = Contained(self.reports, monotonic_ms)
+        """Parts beside planning that raise."""
         self.counts: Counter[str] = Counter()
         self.cycles = 0
         self.plan_ms = 0
@@ -264,10 +275,16 @@ class Scheduler:
             while self.leadership.holds() and not self._deposed:
                 async with self._books:
                     await self._cycle()
+                if self._cannot_plan():
+                    # What has changed may stay unread meanwhile, and would be a reason for the next cycle at once.
+                    await asyncio.sleep(FAILING_S)
                 await self._something_new()
             await self.writer.drop_all()
             self.loop = None
             self._led_until_ms = boot_ms()
+
+    def _cannot_plan(self) -> bool:
+        return self.loop is not None and self.loop.containment.waiting
 
     async def _something_new(self) -> None:
         """Wait until something has changed, or time alone may have; then a little longer, for what comes with it."""
@@ -291,22 +308,30 @@ class Scheduler:
         busy = loop is not None and (loop.last.waiting or loop.ledger.incomplete or loop.ledger.promised)
         tick_ms = TICK_MS if busy else IDLE_TICK_MS
         look_ms = self.world.next_look_ms
+        due_ms = loop.due_ms if loop is not None else None
+        if due_ms is not None:
+            tick_ms = min(tick_ms, max(due_ms - monotonic_ms(), 0) + GATHER_MS)
         return tick_ms if look_ms is None else min(tick_ms, max(look_ms - wall_ms(), 0) + 1)
 
     async def _cycle(self) -> None:
         began_ms = monotonic_ms()
-        if self.loop is None or self.picture.topologies_changed:
+        if self.loop is None:
             self.loop = Loop(self.world, self.options.policy)
+            self.loop.containment.reports.listen(self.reports.add)
+        elif self.picture.topologies_changed and not self.loop.stale:
+            self.loop.make_books()
         loop = self.loop
         loop.follow()
-        self._note_jobs(loop)
+        self._report_unreadable()
+        self.contained.run("decision log", lambda: self._note_jobs(loop))
         plan = await asyncio.to_thread(loop.plan) if self.plan_ms > SHORT_PLAN_MS else loop.plan()
         self.plan_ms = monotonic_ms() - began_ms
         if not self.leadership.holds():
             return
         loop.carry_out(plan)
         if self._log is not None:
-            self._log.decided(plan, self._acted, loop.ledger)
+            log, acted = self._log, self._acted
+            self.contained.run("decision log", lambda: log.decided(plan, acted, loop.ledger))
         self._acted = ()
         while self.world.errands:
             self.writer.put(self.world.errands.popleft())
@@ -317,6 +342,19 @@ class Scheduler:
 
     def _acting(self, actions: Sequence[Action]) -> None:
         self._acted = tuple(actions)
+
+    def _report_unreadable(self) -> None:
+        for item, error in (*self.world.broken.items(), *self.picture.broken.items()):
+            self.contained.failed(item, error)
+
+    def left_out(self) -> dict[str, Held]:
+        """Jobs that are left out of planning, and why."""
+        reasons = self.loop.containment.left.reasons() if self.loop is not None else {}
+        return {job: Held(word_for(why), waiting_text(why)) for job, why in reasons.items()}
+
+    def nodes_left_out(self) -> dict[str, str]:
+        left = self.loop.containment.left if self.loop is not None else ()
+        return {one.subject.name: f"it is {one.text}" for one in left if one.subject.kind is Kind.NODE}
 
     def _note_jobs(self, loop: Loop) -> None:
         """Who came and who went: for the log, and for those whose workload was read otherwise than they may think."""
@@ -343,11 +381,20 @@ class Scheduler:
                     continue
                 if told != self.cycles:
                     told = self.cycles
-                    self.teller.waiting(loop.last, self.world.held_jobs(), self.world.pods_held())
-                    self.teller.queue_notes(self.picture.tree)
-                    self.teller.node_notes()
-                if written != self.cycles and self.statuses.write(loop):
+                    self.contained.run("conditions of pods", partial(self._tell_pods, loop))
+                    self.contained.run("notes of queues", lambda: self.teller.queue_notes(self.picture.tree))
+                    self.contained.run("notes of nodes", lambda: self.teller.node_notes(self.nodes_left_out()))
+                if written != self.cycles and self._write_statuses(loop):
                     written = self.cycles
+
+    def _tell_pods(self, loop: Loop) -> None:
+        self.teller.waiting(loop.last, self.left_out() | self.world.held_jobs(), self.world.pods_held())
+
+    def _write_statuses(self, loop: Loop) -> bool:
+        """Whether all were written, or cannot be worked out."""
+        written: list[bool] = []
+        self.contained.run("statuses", lambda: written.append(self.statuses.write(loop)))
+        return all(written)
 
     async def _tell_unsupported_for_ever(self) -> None:
         while True:

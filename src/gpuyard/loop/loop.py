@@ -57,7 +57,7 @@ class Loop:
         self._broken: Exception | None = None
         """Why the last plan could not be verified."""
         self._broken_plans = 0
-        self._make_books()
+        self.make_books()
 
     @property
     def due_ms(self) -> int | None:
@@ -73,7 +73,7 @@ class Loop:
         """What has changed, for `take_over`. Books that could not be made are tried again after a while."""
         if self.stale:
             if not self.containment.waiting:
-                self._make_books()
+                self.make_books()
             return ()
         try:
             return self.containment.admit(self.world.observe())
@@ -92,7 +92,7 @@ class Loop:
         """Make the books again where a change could not be taken over; called where the world may be looked at."""
         if self._unbooked is not None:
             error, self._unbooked = self._unbooked, None
-            self._make_books()
+            self.make_books()
             self.containment.mended(error, "follow")
 
     def plan(self) -> Plan:
@@ -137,7 +137,8 @@ class Loop:
         self.follow()
         return self.carry_out(self.plan())
 
-    def _make_books(self) -> None:
+    def make_books(self) -> None:
+        """Make the books again of all the world says; what is known of exceptions is kept."""
         try:
             real = self.world.snapshot()
         except Exception as error:

@@ -63,6 +63,8 @@ REPLAN_MS: Final = 5_000
 """Where somebody waits a cycle is due after so long even if nothing has changed: limits and delays run out."""
 MAX_FOLLOWED_AT_ONCE: Final = 200
 """Changes that the event loop itself takes over into the ledger."""
+FAILING_S: Final = 0.25
+"""Between cycles while nothing can be planned."""
 LEAST_WAIT_MS: Final = 100
 """Between two cycles of which the first has failed."""
 LONG_CYCLE_MS: Final = 10
@@ -381,7 +383,10 @@ class Manager:
                 took_ms = monotonic_ms() - began
                 self.stats.cycle_done(took_ms)
             self._changed()
-            if took_ms >= LONG_CYCLE_MS:
+            if self.core.loop.containment.waiting:
+                # What has changed may stay unread meanwhile, and would be a reason for the next cycle at once.
+                await asyncio.sleep(FAILING_S)
+            elif took_ms >= LONG_CYCLE_MS:
                 # Half of the time is left to those who ask: in a flood more is taken together, by fewer cycles.
                 await asyncio.sleep(min(took_ms, LONGEST_PAUSE_MS) / 1000)
 

@@ -308,6 +308,7 @@ class SmallCluster:
         queue: str = QUEUE,
         labels: dict[str, str] | None = None,
         claims: tuple[str, ...] = (),
+        requests: dict[str, str] | None = None,
     ) -> None:
         self._made += 1
         metadata: dict[str, Any] = {
@@ -321,7 +322,8 @@ class SmallCluster:
             metadata["annotations"] = {"pod-group-name": group}
         if owner:
             metadata["ownerReferences"] = [reference_to(self.owners[owner])]
-        container = {"name": "c", "resources": {"limits": {GPU: str(gpus)}, "requests": {GPU: str(gpus)}}}
+        asked = {GPU: str(gpus), **(requests or {})}
+        container = {"name": "c", "resources": {"limits": asked, "requests": asked}}
         volumes = [{"name": claim, "persistentVolumeClaim": {"claimName": claim}} for claim in claims]
         spec = {"schedulerName": "gpuyard", "containers": [container], "volumes": volumes}
         self.pods[name] = {"metadata": metadata, "spec": spec, "status": {"phase": "Pending"}}

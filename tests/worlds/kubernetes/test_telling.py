@@ -68,7 +68,7 @@ def test_a_node_with_more_gpus_than_there_is_room_for_says_so_once_for_each_numb
     for gpus, events in ((80, 1), (80, 1), (70, 2), (8, 2), (62, 2)):
         told.cluster.add_node("n2", gpus)
         told.cluster.hear()
-        told.teller.node_notes()
+        told.teller.node_notes({})
         told.words.write()
         assert told.words.events() == [("n2", "GpusLeftOut")] * events
     assert told.words.created[0]["note"].startswith("offers 80 GPUs, of which 18 stay unused")

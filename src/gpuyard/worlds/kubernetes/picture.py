@@ -50,6 +50,8 @@ class Picture:
         self.nodes: dict[str, objects.Node] = {}
         self.cut: dict[str, int] = {}
         """Nodes with more GPUs than a node of the model has room for, and how many are left out."""
+        self.broken: dict[str, Exception] = {}
+        """Objects that cannot be read, by kind and key, and why."""
         self.devices: dict[str, NodeDevices] = {}
         self._maps: dict[str, str] = {}
         """ConfigMaps about devices, and the node of each."""
@@ -110,11 +112,22 @@ class Picture:
                 for key in set(known()) - {key_of(each.metadata) for each in found}:
                     drop(key)
                 for each in found:
-                    put(each)
+                    self._put(kind, put, each)
             case Changed(found):
-                put(found)
+                self._put(kind, put, found)
             case Gone(found):
+                self.broken.pop(f"{kind} {key_of(found.metadata)}", None)
                 drop(key_of(found.metadata))
+
+    def _put(self, kind: str, put: Put, found: Any) -> None:  # noqa: ANN401 - an object of any kind
+        """One object that cannot be read as it is stops no other."""
+        item = f"{kind} {key_of(found.metadata)}"
+        try:
+            put(found)
+        except Exception as error:
+            self.broken[item] = error
+        else:
+            self.broken.pop(item, None)
 
     def take_owner(self, kind: OwnerKind, change: Change[Owner], now_ms: int) -> None:
         """The same for kinds that make pods."""

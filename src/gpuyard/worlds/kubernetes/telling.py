@@ -184,13 +184,18 @@ class Teller:
             ),
         )
 
-    def node_notes(self) -> None:
-        """And for nodes, of whose GPUs some are left out."""
+    def node_notes(self, left_out: Mapping[str, str]) -> None:
+        """And for nodes, of whose GPUs some are left out, or which are left out of planning, and why."""
         nodes = self._picture.nodes
-        notes = (
-            (Subject("Node", name, "", nodes[name].metadata.uid), "GpusLeftOut", f"{cut_text(left_out)}; {CUT_FIX}")
-            for name, left_out in self._picture.cut.items()
-        )
+        notes = [
+            (Subject("Node", name, "", nodes[name].metadata.uid), "GpusLeftOut", f"{cut_text(count)}; {CUT_FIX}")
+            for name, count in self._picture.cut.items()
+        ]
+        notes += [
+            (Subject("Node", name, "", nodes[name].metadata.uid), "LeftOutOfPlanning", text)
+            for name, text in left_out.items()
+            if name in nodes
+        ]
         self._nodes_told = self._said_once(self._nodes_told, notes)
 
     def _said_once(self, told: set[tuple[str, str]], notes: Iterable[tuple[Subject, str, str]]) -> set[tuple[str, str]]:

@@ -13,6 +13,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from gpuyard.errors import NotRecordedError
 from gpuyard.model.jobs import Job
 from gpuyard.model.nodes import Node
 from gpuyard.model.plan import Action, Bind, Evict, Move, Promise, Resize
@@ -43,7 +44,7 @@ from gpuyard.worlds.kubernetes.intents import (
 )
 from gpuyard.worlds.kubernetes.jobs import HEIR, STUCK_MS, JobReader, backoff_of, heirs_of, kin_of
 from gpuyard.worlds.kubernetes.kept import KeptPlaces
-from gpuyard.worlds.kubernetes.nodes import node_of
+from gpuyard.worlds.kubernetes.nodes import HOSTNAME, node_of
 from gpuyard.worlds.kubernetes.notes import Note
 from gpuyard.worlds.kubernetes.picture import Picture
 from gpuyard.worlds.kubernetes.podrecord import Held, PodRecord
@@ -73,6 +74,10 @@ class Kubernetes:
         self._kept = KeptPlaces(picture, intents, self.errands)
         self._reader = JobReader(intents, picture.devices, picture.pods)
         self._known: set[str] = set()
+        self._read: dict[str, Job] = {}
+        """Jobs as they were last read."""
+        self.broken: dict[str, Exception] = {}
+        """Nodes and jobs whose objects raise when they are read, and what; such a job stays as it was last read."""
         self._alarms = Alarms()
         self._held_back: dict[str, Backoff] = {}
         """Jobs that could not be started, and wait before they are tried again."""
@@ -169,6 +174,17 @@ class Kubernetes:
         return min((moment_ms for moment_ms in moments if moment_ms is not None), default=None)
 
     def _node(self, name: str) -> Node:
+        """A node as the scheduler sees it; one that cannot be read is not ready."""
+        item = f"node {name}"
+        try:
+            node = self._node_as_it_is(name)
+        except Exception as error:
+            self.broken[item] = error
+            return Node(name, labels={HOSTNAME: name}, ready=False)
+        self.broken.pop(item, None)
+        return node
+
+    def _node_as_it_is(self, name: str) -> Node:
         published = self.picture.devices.get(name)
         return node_of(self.picture.nodes[name], published.devices if published else None)
 
@@ -216,6 +232,21 @@ class Kubernetes:
             self.intents.forget_job(record.job)
 
     def _job(self, id: str, now_ms: int) -> Job | None:
+        """A job as the scheduler sees it; one that cannot be read is as it was, and is never taken for gone."""
+        item = f"job {id}"
+        try:
+            job = self._job_as_it_is(id, now_ms)
+        except Exception as error:
+            self.broken[item] = error
+            return self._read.get(id)
+        self.broken.pop(item, None)
+        if job is None:
+            self._read.pop(id, None)
+        else:
+            self._read[id] = job
+        return job
+
+    def _job_as_it_is(self, id: str, now_ms: int) -> Job | None:
         records = tuple(self.picture.groups.get(id, {}).values())
         self._close(id, records)
         self._note_held(records)
@@ -315,31 +346,53 @@ class Kubernetes:
     # ------------------------------------------------------------------------------------------------------------ act
 
     def act(self, actions: Sequence[Action]) -> None:
-        """Note what was decided, and queue what is to be written about it."""
+        """Note what was decided, and queue what is to be written about it.
+
+        An action that raises stops no other; the job of the first is named once all others are queued.
+        """
         now_ms = self.now_ms()
         self.on_act(actions)
+        failed: list[NotRecordedError] = []
         notes: list[NominateNode | SavePlaces] = []
         binds: list[BindPod] = []
         evictions: list[EvictPod] = []
         places_before = list(self.intents.places)
         for action in actions:
-            match action:
-                case Bind():
-                    binds.extend(self._bind(action, now_ms))
-                case Promise():
-                    notes.extend(self._promise(action))
-                case Move():
-                    evictions.extend(self._move(action, now_ms))
-                case Evict():
-                    self._evict(action, now_ms, notes, evictions)
-                case Resize():
-                    raise AssertionError("nothing is resized in place on Kubernetes")
+            try:
+                self._note(action, now_ms, notes, binds, evictions)
+            except Exception as error:
+                word = type(action).__name__.lower()
+                found = NotRecordedError(word, f"{type(error).__name__}: {error}", action.job)
+                found.__cause__ = error
+                failed.append(found)
         if self.intents.places != places_before:
             notes.append(self._kept.saved())
         if binds:
             self.errands.append(Errand(deeds=tuple(binds)))
         if notes or evictions:
             self.errands.append(Errand(tuple(notes), tuple(evictions)))
+        if failed:
+            raise failed[0]
+
+    def _note(
+        self,
+        action: Action,
+        now_ms: int,
+        notes: list[NominateNode | SavePlaces],
+        binds: list[BindPod],
+        evictions: list[EvictPod],
+    ) -> None:
+        match action:
+            case Bind():
+                binds.extend(self._bind(action, now_ms))
+            case Promise():
+                notes.extend(self._promise(action))
+            case Move():
+                evictions.extend(self._move(action, now_ms))
+            case Evict():
+                self._evict(action, now_ms, notes, evictions)
+            case Resize():
+                raise AssertionError("nothing is resized in place on Kubernetes")
 
     def _record(self, job: str, task: str) -> PodRecord | None:
         return self.picture.groups.get(job, {}).get(f"{job.partition('/')[0]}/{task}")
