@@ -27,7 +27,7 @@ from gpuyard.service.core import Batch, Clock, Core
 from gpuyard.service.port import Done, ParcelSource
 from gpuyard.service.questions import Questions
 from gpuyard.service.stats import Stats
-from gpuyard.wire.access import Caller
+from gpuyard.wire.access import Caller, Permission
 from gpuyard.wire.agents import (
     DEFAULT_LEASE_MS,
     PARCEL_PIECE_BYTES,
@@ -405,15 +405,16 @@ class Manager:
 
     async def dry_run(self, intent: Intent, caller: Caller) -> Difference:
         changes = self.questions.changes_of(intent, self.clock.wall_ms())
-        return await self._ask(lambda: self.questions.what_if(changes))
+        return await self._ask(lambda: self.questions.what_if(changes, blind=not caller.may(Permission.SEE_JOBS)))
 
     # ------------------------------------------------------------------------------------------------------ questions
 
     async def explain(self, job: str) -> Explanation:
         return await self._ask(lambda: self.questions.explain(job))
 
-    async def plan_with(self, submission: Submission) -> tuple[Plan, Snapshot]:
-        return await self._ask(lambda: self.questions.plan_with(submission))
+    async def plan_with(self, submission: Submission, caller: Caller) -> tuple[Plan, Snapshot]:
+        blind = not caller.may(Permission.SEE_JOBS)
+        return await self._ask(lambda: self.questions.plan_with(submission, blind))
 
     async def never(self, submission: Submission) -> tuple[Reason, ...]:
         return self.questions.never(submission)

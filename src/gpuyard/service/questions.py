@@ -18,11 +18,12 @@ from gpuyard.model.explanation import Explanation, Forecast, QueueStanding, Stan
 from gpuyard.model.jobs import Job
 from gpuyard.model.plan import Plan
 from gpuyard.model.reasons import Reason
-from gpuyard.model.snapshot import Change, JobSeen, Snapshot, TimePassed
+from gpuyard.model.snapshot import Change, JobSeen, QueuesSet, Snapshot, TimePassed
 from gpuyard.scheduler.cycle import plan
 from gpuyard.scheduler.explain import explain_on, standings
 from gpuyard.scheduler.forecast import forecast
 from gpuyard.scheduler.ledger import Ledger
+from gpuyard.scheduler.scopes import closed_scopes, reach_others
 from gpuyard.scheduler.what_if import what_if_on
 from gpuyard.worlds.standalone.consequences import state_of
 from gpuyard.worlds.standalone.decide import decide
@@ -50,6 +51,8 @@ class Questions:
         self.loop = loop
         self.state = state
         self._empty: tuple[object, Ledger] | None = None
+        self._closed: tuple[tuple[int, int], Ledger] | None = None
+        """Up to which entry of the log and when, and the books with every scope closed."""
         self._never: dict[Job, tuple[Reason, ...]] = {}
         self._forecasts: tuple[int, dict[str, Forecast]] = (-1, {})
 
@@ -63,9 +66,9 @@ class Questions:
     def standings(self) -> tuple[QueueStanding, ...]:
         return standings(self.loop.ledger, self.loop.policy)
 
-    def plan_with(self, submission: Submission) -> tuple[Plan, Snapshot]:
-        """The next plan with this job in it, and what it was made from."""
-        ledger = self.loop.ledger.fork()
+    def plan_with(self, submission: Submission, blind: bool = False) -> tuple[Plan, Snapshot]:
+        """The next plan with this job in it, and what it was made from. `blind`: see `_looked_at`."""
+        ledger = self._looked_at(blind).fork()
         ledger.apply([JobSeen(candidate(submission, ledger.now_ms))])
         return plan(ledger, self.loop.policy), ledger.snapshot()
 
@@ -102,8 +105,20 @@ class Questions:
             self._empty = (key, Ledger.of(Snapshot(nodes, self.state.queues, topologies=(MACHINES,))))
         return self._empty[1]
 
-    def what_if(self, changes: tuple[Change, ...]) -> Difference:
-        return what_if_on(self.loop.ledger, changes, self.loop.policy)
+    def what_if(self, changes: tuple[Change, ...], blind: bool = False) -> Difference:
+        return what_if_on(self._looked_at(blind), changes, self.loop.policy)
+
+    def _looked_at(self, blind: bool) -> Ledger:
+        """The ledger a question is asked on. Blind: as if no rule reached jobs of other teams, so that whoever asks
+        what would become of a job cannot find out by its rules which labels those have."""
+        if not blind or not reach_others(self.state.queues):
+            return self.loop.ledger
+        seen = self.state.seq, self.loop.ledger.now_ms
+        if self._closed is None or self._closed[0] != seen:
+            ledger = self.loop.ledger.fork()
+            ledger.apply([QueuesSet(closed_scopes(self.state.queues))])
+            self._closed = seen, ledger
+        return self._closed[1]
 
     def changes_of(self, intent: Intent, now_ms: int) -> tuple[Change, ...]:
         """What an intent would change for the scheduler; refused as it would be."""

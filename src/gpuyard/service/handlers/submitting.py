@@ -13,6 +13,7 @@ from gpuyard.files.work import read_work
 from gpuyard.model.reasons import Reason
 from gpuyard.model.snapshot import Snapshot
 from gpuyard.model.text import reason_text
+from gpuyard.scheduler.scopes import reach_others
 from gpuyard.service.authorise import check_submission, own_teams
 from gpuyard.service.bodies import file_of
 from gpuyard.service.call import Answer, Call
@@ -21,12 +22,15 @@ from gpuyard.service.problems import PROBLEM_MEDIA, ProblemReason, problem
 from gpuyard.service.questions import CANDIDATE
 from gpuyard.service.redact import Veil
 from gpuyard.service.views import Outlook, job_object
+from gpuyard.wire.access import Permission
 from gpuyard.wire.rest import DifferenceObject, PlanObject, Submitted
 from gpuyard.worlds.standalone.decide import decide
 from gpuyard.worlds.standalone.events import JobSubmitted
 from gpuyard.worlds.standalone.intents import Submission, Submit
 from gpuyard.worlds.standalone.snapshot import MACHINES
 from gpuyard.worlds.standalone.submitting import submitted_before
+
+RULES_LEFT_OUT: Final = "rules between jobs of different teams are left out: you may not see the jobs of all teams"
 
 
 async def submit_job(call: Call) -> Answer:
@@ -88,10 +92,11 @@ def submitted_jobs(call: Call, ids: tuple[str, ...]) -> Answer:
 async def plan_job(call: Call) -> Answer:
     submission = read_submission(call)
     async with call.service.traffic.thinking():
-        plan, snapshot = await call.manager.plan_with(submission)
+        plan, snapshot = await call.manager.plan_with(submission, call.caller)
     seen = Veil(call.state, call.caller).plan(plan)
     teams = quota_lines(plan, snapshot, call.manager.standing(), CANDIDATE)
-    text = (*plan_lines(seen, CANDIDATE, submission.name), *teams)
+    left_out = (RULES_LEFT_OUT,) if not call.caller.may(Permission.SEE_JOBS) and reach_others(call.state.queues) else ()
+    text = (*plan_lines(seen, CANDIDATE, submission.name), *teams, *left_out)
     return Answer(PlanObject(seen, text, call.state.seq))
 
 

@@ -44,7 +44,7 @@ class Starter:
             if before is not None:
                 return before[0]
             _check_idle(call, key)
-            plan, snapshot = await call.manager.plan_with(intent.submission)
+            plan, snapshot = await call.manager.plan_with(intent.submission, call.caller)
             asked = Asked(intent.submission.form, snapshot, await call.manager.standing_now())
             if not starts(plan):
                 raise refusal(asked, _seen(call, plan.reasons_for(CANDIDATE)))
