@@ -126,7 +126,7 @@ def test_a_plan_does_not_show_what_waiting_jobs_of_other_teams_ask_for(yard: Yar
 def test_an_explanation_counts_no_jobs_of_other_teams(yard: Yard) -> None:
     """Where an operator lets rules see other teams, a job still says in no number on how many nodes those are."""
     widen(yard, "cluster")
-    secret = yard.submit("sue", gpus="0.5", labels={"project": SECRET}, tasks=2, spread=True)
+    secret = yard.submit("sue", gpus="0.5", labels={"project": SECRET}, tasks=2, spread=True, movable=False)
     yard.wait_for(secret, "running")
     blocked = yard.submit("max", gpus=1, apart={"labels": {"project": SECRET}})
     yard.wait_for(blocked, "waiting")
