@@ -183,8 +183,12 @@ def _forbidden_nodes(reason: Reason) -> str:
     nodes = f"{reason.need} node{'' if reason.need == 1 else 's'}"
     if reason.never:
         why = "which have no label that the rules are about"
-        return f"{rules} leave it none of {nodes}, {why}: label nodes, or change the rules"
-    left = f"only {reason.have} of {nodes}" if reason.have else f"none of {nodes}"
+        none = f"none of {nodes}" if reason.need else "no node"
+        return f"{rules} leave it {none}, {why}: label nodes, or change the rules"
+    if not reason.need:
+        left = "no node, or too few"
+    else:
+        left = f"only {reason.have} of {nodes}" if reason.have else f"none of {nodes}"
     if reason.carriers:
         others = " and ".join(f'job "{carrier}"' for carrier in reason.carriers)
         gives = "which gives way to jobs within the quota of their queue"

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import msgspec
+
 from gpuyard.model.jobs import NOBODY, Job, Neighbour, SoftNeighbour, SoftSpread, Spread, Task, TaskState
 from gpuyard.model.queues import AffinityScope, Queue
 
@@ -65,6 +67,16 @@ class Scopes:
                 return name
             case AffinityScope.CLUSTER:
                 return None
+
+
+def reach_others(queues: Sequence[Queue]) -> bool:
+    """Whether rules of any queue reach jobs of another, where a queue that says no scope has its own."""
+    return any(queue.affinity_scope not in (None, AffinityScope.QUEUE) for queue in queues)
+
+
+def closed_scopes(queues: Sequence[Queue]) -> tuple[Queue, ...]:
+    """The same queues, whose rules reach no job of another."""
+    return tuple(msgspec.structs.replace(queue, affinity_scope=None) for queue in queues)
 
 
 def _path(name: str, by_name: Mapping[str, Queue]) -> tuple[str, ...]:

@@ -35,7 +35,7 @@ from gpuyard.service.readiness import Cause, Readiness
 from gpuyard.service.sentences import sentence
 from gpuyard.service.soundness import Soundness
 from gpuyard.service.stats import Stats
-from gpuyard.wire.access import Caller
+from gpuyard.wire.access import Caller, Permission
 from gpuyard.wire.agents import (
     DEFAULT_LEASE_MS,
     PARCEL_PIECE_BYTES,
@@ -516,15 +516,17 @@ class Manager:
 
     async def dry_run(self, intent: Intent, caller: Caller) -> DryRun:
         scratch, now_ms = copy_of(self.state), self.core.recorded.now_ms()
-        return await self._ask(lambda: self.questions.dry_run(scratch, intent, now_ms))
+        blind = not caller.may(Permission.SEE_JOBS)
+        return await self._ask(lambda: self.questions.dry_run(scratch, intent, now_ms, blind))
 
     # ------------------------------------------------------------------------------------------------------ questions
 
     async def explain(self, job: str) -> Explanation:
         return await self._ask(lambda: self.questions.explain(job))
 
-    async def plan_with(self, submission: Submission) -> tuple[Plan, Snapshot]:
-        return await self._ask(lambda: self.questions.plan_with(submission))
+    async def plan_with(self, submission: Submission, caller: Caller) -> tuple[Plan, Snapshot]:
+        blind = not caller.may(Permission.SEE_JOBS)
+        return await self._ask(lambda: self.questions.plan_with(submission, blind))
 
     async def never(self, submission: Submission) -> tuple[Reason, ...]:
         """What keeps it from ever running; where that cannot be worked out it is taken, and waits."""

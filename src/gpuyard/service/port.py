@@ -105,7 +105,7 @@ class ManagerPort(Protocol):
 
     async def explain(self, job: str) -> Explanation: ...
 
-    async def plan_with(self, submission: Submission) -> tuple[Plan, Snapshot]:
+    async def plan_with(self, submission: Submission, caller: Caller) -> tuple[Plan, Snapshot]:
         """The next plan with this job in it, and what it was made from."""
 
     async def never(self, submission: Submission) -> tuple[Reason, ...]:

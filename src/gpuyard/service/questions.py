@@ -20,10 +20,12 @@ from gpuyard.model.jobs import Job
 from gpuyard.model.limits import node_problem
 from gpuyard.model.nodes import Node
 from gpuyard.model.plan import Plan
-from gpuyard.model.snapshot import Change, JobSeen, Snapshot, TimePassed
+from gpuyard.model.snapshot import Change, JobSeen, QueuesSet, Snapshot, TimePassed
 from gpuyard.scheduler.cycle import plan
 from gpuyard.scheduler.explain import explain_on, standings
 from gpuyard.scheduler.forecast import forecast
+from gpuyard.scheduler.ledger import Ledger
+from gpuyard.scheduler.scopes import closed_scopes, reach_others
 from gpuyard.scheduler.what_if import what_if_on
 from gpuyard.service.empty_cluster import EmptyCluster
 from gpuyard.service.port import DryRun
@@ -51,6 +53,8 @@ class Questions:
         self.loop = loop
         self.state = state
         self._empty: EmptyCluster | None = None
+        self._closed: tuple[tuple[int, int], Ledger] | None = None
+        """Up to which entry of the log and when, and the books with every scope closed."""
         self._forecasts: tuple[int, dict[str, Forecast]] = (-1, {})
 
     def explain(self, job: str) -> Explanation:
@@ -65,9 +69,9 @@ class Questions:
     def standings(self) -> tuple[QueueStanding, ...]:
         return standings(self.loop.ledger, self.loop.policy)
 
-    def plan_with(self, submission: Submission) -> tuple[Plan, Snapshot]:
-        """The next plan with this job in it, and what it was made from."""
-        ledger = self.loop.ledger.fork()
+    def plan_with(self, submission: Submission, blind: bool = False) -> tuple[Plan, Snapshot]:
+        """The next plan with this job in it, and what it was made from. `blind`: see `_looked_at`."""
+        ledger = self._looked_at(blind).fork()
         ledger.apply([JobSeen(candidate(submission, ledger.now_ms))])
         return plan(ledger, self.loop.policy), ledger.snapshot()
 
@@ -85,10 +89,22 @@ class Questions:
     def _is_planned_on(self, node: Node) -> bool:
         return self.loop.containment.left.of(Kind.NODE, node.name) is None and not node_problem(node)
 
-    def what_if(self, changes: tuple[Change, ...]) -> Difference:
-        return what_if_on(self.loop.ledger, changes, self.loop.policy)
+    def what_if(self, changes: tuple[Change, ...], blind: bool = False) -> Difference:
+        return what_if_on(self._looked_at(blind), changes, self.loop.policy)
 
-    def dry_run(self, scratch: State, intent: Intent, now_ms: int) -> DryRun:
+    def _looked_at(self, blind: bool) -> Ledger:
+        """The ledger a question is asked on. Blind: as if no rule reached jobs of other teams, so that whoever asks
+        what would become of a job cannot find out by its rules which labels those have."""
+        if not blind or not reach_others(self.state.queues):
+            return self.loop.ledger
+        seen = self.state.seq, self.loop.ledger.now_ms
+        if self._closed is None or self._closed[0] != seen:
+            ledger = self.loop.ledger.fork()
+            ledger.apply([QueuesSet(closed_scopes(self.state.queues))])
+            self._closed = seen, ledger
+        return self._closed[1]
+
+    def dry_run(self, scratch: State, intent: Intent, now_ms: int, blind: bool) -> DryRun:
         """What would come of an intent, tried on a state of its own; refused as the intent would be."""
         journal = Journal(scratch)
         world = Standalone(journal, lambda: now_ms)
@@ -96,7 +112,7 @@ class Questions:
         journal.record(events, now_ms)
         changes = tuple(change for change in world.observe() if not isinstance(change, TimePassed))
         jobs = tuple(event.job for event in events if isinstance(event, JobSubmitted))
-        return DryRun(self.what_if(self.loop.containment.left.as_planned(changes)), jobs)
+        return DryRun(self.what_if(self.loop.containment.left.as_planned(changes), blind), jobs)
 
     def forecasts(self, jobs: Sequence[str]) -> dict[str, Forecast]:
         """When these are thought to start; empty where too many wait."""

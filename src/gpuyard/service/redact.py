@@ -8,7 +8,7 @@ occurs in what comes out.
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Final, TypeVar
 
@@ -17,8 +17,9 @@ from msgspec.structs import replace
 from gpuyard.model.difference import Affected, Difference, Moved, NowWaiting, Stopped
 from gpuyard.model.explanation import Cost, Edit, Explanation, Field, WayOut
 from gpuyard.model.plan import Action, Plan, Waiting
-from gpuyard.model.reasons import Reason
+from gpuyard.model.reasons import NODES, Reason, Token
 from gpuyard.model.work import Work
+from gpuyard.scheduler.scopes import reach_others
 from gpuyard.service.authorise import Sight, sees_secrets
 from gpuyard.service.questions import CANDIDATE
 from gpuyard.wire.access import Caller, Permission
@@ -52,6 +53,7 @@ class Veil:
         self._sight = Sight(caller)
         self.lifted = caller.may(Permission.SEE_JOBS)
         """Nothing is hidden from this caller."""
+        self._rules_reach_others = not self.lifted and reach_others(state.queues)
 
     def sees(self, id: str) -> bool:
         if self.lifted or id == CANDIDATE:
@@ -69,8 +71,20 @@ class Veil:
     # ------------------------------------------------------------------------------------------------------- reasons
 
     def reason(self, reason: Reason) -> Reason:
+        if self.lifted:
+            return reason
+        carriers = tuple(dict.fromkeys(map(self.name, reason.carriers)))
+        if self._counts_others(reason):
+            reason = replace(reason, have=0, need=0)
         hidden = self.name(reason.beneficiary)
-        return reason if hidden == reason.beneficiary else replace(reason, beneficiary=hidden)
+        if (hidden, carriers) == (reason.beneficiary, reason.carriers):
+            return reason
+        return replace(reason, beneficiary=hidden, carriers=carriers)
+
+    def _counts_others(self, reason: Reason) -> bool:
+        """Whether its numbers say on how many nodes jobs with certain labels are, which may be jobs of other teams."""
+        about_rules = reason.token is Token.NO_MATCHING_NODE and reason.resource == NODES
+        return about_rules and self._rules_reach_others
 
     def maybe(self, reason: Reason | None) -> Reason | None:
         return None if reason is None else self.reason(reason)
@@ -119,7 +133,15 @@ class Veil:
         return replace(action, job=name, task=task, reason=self.reason(action.reason))
 
     def _waiting(self, waiting: Waiting) -> Waiting:
-        return replace(waiting, jobs=tuple(map(self.name, waiting.jobs)), reasons=self.reasons(waiting.reasons))
+        reasons = self._reasons_of(waiting.jobs, waiting.reasons)
+        return replace(waiting, jobs=tuple(map(self.name, waiting.jobs)), reasons=reasons)
+
+    def _reasons_of(self, jobs: Iterable[str], reasons: tuple[Reason, ...]) -> tuple[Reason, ...]:
+        """Why some jobs wait. Of those the caller may not see, not what they ask of nodes, nor of other jobs."""
+        reasons = self.reasons(reasons)
+        if any(map(self.sees, jobs)):
+            return reasons
+        return tuple(replace(one, subject="") if one.token is Token.NO_MATCHING_NODE else one for one in reasons)
 
     def difference(self, difference: Difference) -> Difference:
         if self.lifted:
@@ -140,7 +162,7 @@ class Veil:
         return replace(self._affected(entry), reason=self.maybe(entry.reason))
 
     def _now_waiting(self, entry: NowWaiting) -> NowWaiting:
-        return replace(self._affected(entry), reasons=self.reasons(entry.reasons))
+        return replace(self._affected(entry), reasons=self._reasons_of((entry.job,), entry.reasons))
 
     # -------------------------------------------------------------------------------------------------------- events
 

@@ -10,6 +10,7 @@ import pytest
 
 from gpuyard.vdk.control.launch import PLATFORM_ERROR, REQUIREMENTS_FAILED, SKIPPED, SOURCES_FAILED, VDK_MISSING
 from gpuyard.vdk.control.state import JobKey
+from gpuyard.wire.access import Caller
 from gpuyard.wire.agents import ParcelPiece, ReadParcel
 from tests.service.yard import Yard
 from tests.vdk.control.folders import config, packed
@@ -332,8 +333,8 @@ def test_one_who_was_overtaken_is_told_no_and_is_not_left_in_the_queue(yard: Yar
     manager = yard.manager
     plan_with = manager.plan_with
 
-    async def overtaken(submission: object) -> object:
-        answer = await plan_with(submission)  # type: ignore[arg-type]
+    async def overtaken(submission: object, caller: Caller) -> object:
+        answer = await plan_with(submission, caller)  # type: ignore[arg-type]
         from msgspec.structs import replace
 
         from gpuyard.worlds.standalone.intents import Submission, Submit

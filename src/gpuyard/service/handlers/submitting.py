@@ -14,6 +14,7 @@ from gpuyard.files.work import WorkFile, read_work
 from gpuyard.model.reasons import Reason
 from gpuyard.model.snapshot import Snapshot
 from gpuyard.model.text import reason_text
+from gpuyard.scheduler.scopes import reach_others
 from gpuyard.service.authorise import check_submission, own_teams
 from gpuyard.service.bodies import read_apart
 from gpuyard.service.call import Answer, Call
@@ -23,10 +24,13 @@ from gpuyard.service.problems import PROBLEM_MEDIA, ProblemReason, problem
 from gpuyard.service.questions import CANDIDATE
 from gpuyard.service.redact import Veil
 from gpuyard.service.views import Outlook, job_object
+from gpuyard.wire.access import Permission
 from gpuyard.wire.rest import DifferenceObject, PlanObject, Submitted
 from gpuyard.worlds.standalone.intents import Submission, Submit
 from gpuyard.worlds.standalone.snapshot import MACHINES
 from gpuyard.worlds.standalone.submitting import submitted_before
+
+RULES_LEFT_OUT: Final = "rules between jobs of different teams are left out: you may not see the jobs of all teams"
 
 
 async def submit_job(call: Call) -> Answer:
@@ -103,13 +107,14 @@ async def submitted_jobs(call: Call, ids: tuple[str, ...]) -> Answer:
 async def plan_job(call: Call) -> Answer:
     submission = await read_submission(call)
     async with call.service.traffic.thinking.turn(call.caller.user):
-        plan, snapshot = await call.manager.plan_with(submission)
+        plan, snapshot = await call.manager.plan_with(submission, call.caller)
     veil, standing, revision = Veil(call.state, call.caller), call.manager.standing(), call.state.seq
+    left_out = (RULES_LEFT_OUT,) if not call.caller.may(Permission.SEE_JOBS) and reach_others(call.state.queues) else ()
 
     def told() -> PlanObject:
         seen = veil.plan(plan)
         teams = quota_lines(plan, snapshot, standing, CANDIDATE)
-        return PlanObject(seen, (*plan_lines(seen, CANDIDATE, submission.name), *teams), revision)
+        return PlanObject(seen, (*plan_lines(seen, CANDIDATE, submission.name), *teams, *left_out), revision)
 
     return Answer(await call.service.traffic.apart(call.caller.user, told))
 

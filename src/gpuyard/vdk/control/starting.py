@@ -46,7 +46,7 @@ class Starter:
                 return before[0]
             _check_idle(call, key)
             async with call.service.traffic.thinking.turn(call.caller.user):
-                plan, snapshot = await call.manager.plan_with(intent.submission)
+                plan, snapshot = await call.manager.plan_with(intent.submission, call.caller)
                 asked = Asked(intent.submission.form, snapshot, await call.manager.standing_now())
             if not starts(plan):
                 raise refusal(asked, _seen(call, plan.reasons_for(CANDIDATE)))
