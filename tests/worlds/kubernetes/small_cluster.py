@@ -300,7 +300,10 @@ class SmallCluster:
         queue: str = QUEUE,
         labels: dict[str, str] | None = None,
         claims: tuple[str, ...] = (),
+        apart: dict[str, Any] | None = None,
+        port: int = 0,
     ) -> None:
+        """`apart`: the selector of a required anti-affinity by node, to pods of all namespaces."""
         self._made += 1
         metadata: dict[str, Any] = {
             "name": name,
@@ -313,9 +316,17 @@ class SmallCluster:
             metadata["annotations"] = {"pod-group-name": group}
         if owner:
             metadata["ownerReferences"] = [reference_to(self.owners[owner])]
-        container = {"name": "c", "resources": {"limits": {GPU: str(gpus)}, "requests": {GPU: str(gpus)}}}
+        container: dict[str, Any] = {
+            "name": "c",
+            "resources": {"limits": {GPU: str(gpus)}, "requests": {GPU: str(gpus)}},
+        }
+        if port:
+            container["ports"] = [{"containerPort": port, "hostPort": port}]
         volumes = [{"name": claim, "persistentVolumeClaim": {"claimName": claim}} for claim in claims]
-        spec = {"schedulerName": "gpuyard", "containers": [container], "volumes": volumes}
+        spec: dict[str, Any] = {"schedulerName": "gpuyard", "containers": [container], "volumes": volumes}
+        if apart is not None:
+            term = {"labelSelector": apart, "namespaceSelector": {}, "topologyKey": "kubernetes.io/hostname"}
+            spec["affinity"] = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
         self.pods[name] = {"metadata": metadata, "spec": spec, "status": {"phase": "Pending"}}
         self._tell("pods", self.pods[name])
 
