@@ -64,6 +64,8 @@ class WaysOut:
         self.job = job
         self.why = why
         self.tokens = {reason.token for reason in why}
+        self.carriers = {carrier for reason in why for carrier in reason.carriers}
+        """Jobs of other queues whose rules keep it away."""
         self.waiter = self.ledger.lines.waiters.get(job.id)
         self.tryout = Tryout(self.ledger, policy, job.id, before)
         self._rooms: tuple[Takes, ...] = ()
@@ -183,7 +185,8 @@ class WaysOut:
             return None
         if Token.OVER_QUOTA in self.tokens:
             return self._first(WayKind.RAISE_QUOTA, self._bounds((Token.OVER_QUOTA, Token.OVER_LIMIT)))
-        if not self.tokens & _SPACE or Token.OVER_LIMIT in self.tokens or not self._others_borrow(self.waiter):
+        from_others = self.tokens & _SPACE and self._others_borrow(self.waiter)
+        if Token.OVER_LIMIT in self.tokens or not (from_others or self.carriers):
             return None
         return self.tryout.way(WayKind.RAISE_QUOTA, owed_edits(self.draft, self.waiter))
 
@@ -215,9 +218,9 @@ class WaysOut:
     def _wait(self) -> WayOut | None:
         """Which running jobs would have to end first, where that is a few."""
         hopeless = any(reason.never for reason in self.why)
-        if self.waiter is None or hopeless or not self.tokens & (_SPACE | {Token.OVER_LIMIT}):
+        if self.waiter is None or hopeless or not (self.tokens & (_SPACE | {Token.OVER_LIMIT}) or self.carriers):
             return None
-        ending = {*self._under_limits(), *(self._in_the_way(self.waiter) if self.tokens & _SPACE else ())}
+        ending = {*self._under_limits(), *(self._in_the_way(self.waiter) if self.tokens & _SPACE else self.carriers)}
         if not ending or len(ending) > MAX_ENDING or self.job.id in ending:
             return None
         return self.tryout.way(WayKind.WAIT, tuple(Edit(Field.ENDS, id) for id in sorted(ending)))

@@ -309,7 +309,10 @@ class SmallCluster:
         labels: dict[str, str] | None = None,
         claims: tuple[str, ...] = (),
         requests: dict[str, str] | None = None,
+        apart: dict[str, Any] | None = None,
+        port: int = 0,
     ) -> None:
+        """`apart`: the selector of a required anti-affinity by node, to pods of all namespaces."""
         self._made += 1
         metadata: dict[str, Any] = {
             "name": name,
@@ -323,9 +326,14 @@ class SmallCluster:
         if owner:
             metadata["ownerReferences"] = [reference_to(self.owners[owner])]
         asked = {GPU: str(gpus), **(requests or {})}
-        container = {"name": "c", "resources": {"limits": asked, "requests": asked}}
+        container: dict[str, Any] = {"name": "c", "resources": {"limits": asked, "requests": asked}}
+        if port:
+            container["ports"] = [{"containerPort": port, "hostPort": port}]
         volumes = [{"name": claim, "persistentVolumeClaim": {"claimName": claim}} for claim in claims]
-        spec = {"schedulerName": "gpuyard", "containers": [container], "volumes": volumes}
+        spec: dict[str, Any] = {"schedulerName": "gpuyard", "containers": [container], "volumes": volumes}
+        if apart is not None:
+            term = {"labelSelector": apart, "namespaceSelector": {}, "topologyKey": "kubernetes.io/hostname"}
+            spec["affinity"] = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
         self.pods[name] = {"metadata": metadata, "spec": spec, "status": {"phase": "Pending"}}
         self._tell("pods", self.pods[name])
 
