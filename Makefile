@@ -39,7 +39,7 @@ LOCK_FLAGS := --quiet --generate-hashes --strip-extras --allow-unsafe \
   --no-emit-index-url --no-emit-find-links --no-emit-trusted-host --no-emit-options $(if $(UPGRADE),--upgrade)
 
 .PHONY: help setup run test test-unit test-long testbed demo-kai lint format \
-  bench-core bench-fake bench-fake-kube bench-service bench-vdk bench-peers bench-kube wheel clean lock
+  bench-core bench-fake bench-fake-kube bench-service bench-hostile bench-vdk bench-peers bench-kube wheel clean lock
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -88,6 +88,9 @@ bench-fake-kube: setup ## Measure the fake GPUs of a Kubernetes cluster (on a te
 
 bench-service: setup ## Measure the running manager (some minutes)
 	@$(BIN)/python -m benchmarks.service
+
+bench-hostile: setup ## Measure the running manager under ten hostile clients (some minutes)
+	@$(BIN)/python -m benchmarks.hostile
 
 bench-vdk: setup ## Measure the GpuResourceManager (some minutes)
 	@$(BIN)/python -m benchmarks.vdk
