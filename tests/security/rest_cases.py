@@ -172,7 +172,7 @@ def right(kind: Any, chance: random.Random, names: Names, depth: int = 0) -> Any
         fields = [field for field in msgspec.structs.fields(kind) if field.required or chance.random() < 0.6]
         return {field.encode_name: right(hints[field.name], chance, names, depth + 1) for field in fields}
     if isinstance(kind, type) and hasattr(kind, "__members__"):
-        return str(chance.choice(list(kind)))
+        return str(chance.choice(list(kind.__members__.values())))
     return _plain(kind, chance, names)
 
 

@@ -50,7 +50,8 @@ class Reclaim:
 
     def attempt(self, waiter: Waiter, everyone: Everyone) -> bool:
         """Place a job by taking back what its queue is owed."""
-        if not self.within_fair_share(waiter):
+        # A job that asks for nothing is owed nothing of what others hold, also where it finds no place.
+        if not any(waiter.asked) or not self.within_fair_share(waiter):
             return False
         rules = ReclaimRules(self, waiter)
         return rules.could_be_enough() and Search(self.draft, waiter, rules, everyone).run()
