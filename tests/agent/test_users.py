@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import closing
 
@@ -10,6 +11,7 @@ import pytest
 
 from gpuyard.agent.cgroups import Cgroups
 from gpuyard.agent.home import Home, prepare
+from gpuyard.agent.logs import read_part
 from gpuyard.agent.process_runtime import ProcessRuntime
 from gpuyard.agent.users import account
 from gpuyard.errors import AgentError
@@ -17,7 +19,7 @@ from gpuyard.model.jobs import DeviceShare
 from gpuyard.platform.clock import boot_ms
 from gpuyard.wire.agents import Ending, Isolation, Phase, RunAs, Stop
 from tests.agent.certificates import Authority
-from tests.agent.machines import Machine, a_script, shared_machine
+from tests.agent.machines import Machine, a_script, a_task, shared_machine
 from tests.agent.manager import Manager, eventually
 from tests.agent.runtimes import NoDevices, has_ended
 from tests.yard import open_folder
@@ -112,6 +114,33 @@ class TestAsRoot:
         said = manager.whole_log(task.id)
         assert b'"reason": "Reclaimed"' in said
         assert not any(word in said for word in (b"REMOVED\n", b"WRITTEN\n", b"PLANTED\n"))
+
+    @pytest.mark.skipif(os.uname().machine != "x86_64", reason="the system call has another number")
+    def test_jobs_do_not_share_the_keyring_that_the_agent_was_started_with(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """As in a login session: whoever has inherited it may read and write it, whatever user that is."""
+        begin = "import ctypes, os, sys; call = ctypes.CDLL(None).syscall; "
+        wrapper = (
+            f"#!/bin/sh\nexec /usr/bin/python3 -c '{begin}call(250, 1, None); os.execv(sys.argv[1], sys.argv[1:])'"
+        )
+        add = f'{begin}print("ADDED", call(248, b"user", b"canary", b"secret", 6, -3) > 0)'
+        find = f'{begin}print("FOUND", call(250, 10, -3, b"user", b"canary", 0) > 0)'
+        said = []
+        with open_folder() as folder:
+            python = folder / "python"
+            python.write_text(f'{wrapper} {sys.executable} "$@"\n')
+            python.chmod(0o755)
+            monkeypatch.setattr(sys, "executable", str(python))
+            with closing(runtime_in(prepare(folder / "home", Isolation.USERS))) as runtime:
+                for who, script in ((ADA, add), (BOB, find)):
+                    task = a_task("/usr/bin/python3", "-c", script, run_as=who)
+                    runtime.start(task)
+                    eventually(lambda id=task.id: has_ended(runtime, id))  # type: ignore[misc]
+                    log = runtime.log_folder(task.id)
+                    assert log is not None
+                    said.append(read_part(log, 0, 1_000).data)
+        assert said == [b"ADDED True\n", b"FOUND False\n"]
 
     def test_a_user_of_a_job_sees_its_fake_gpus(self, machine: Machine, manager: Manager) -> None:
         task = a_script("nvidia-smi -L", run_as=ADA, shares=(DeviceShare(1),))

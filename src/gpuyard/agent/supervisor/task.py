@@ -33,7 +33,7 @@ from gpuyard.agent.supervisor.processes import (
     proportional_bytes,
     set_oom_score,
 )
-from gpuyard.agent.supervisor.view import begin_namespace, enter_namespace
+from gpuyard.agent.supervisor.view import begin_namespace, enter_namespace, leave_keyring
 
 TICK_MS = 1_000
 """How often the lease is looked at, and memory where it is bounded."""
@@ -407,6 +407,7 @@ class Supervisor:
             yield f"the groups of user {spec.uid}", lambda: os.setgroups(spec.groups)
             yield f"group {spec.gid}", lambda: os.setresgid(spec.gid, spec.gid, spec.gid)
             yield f"user {spec.uid}", lambda: os.setresuid(spec.uid, spec.uid, spec.uid)
+            yield "a keyring of its own", leave_keyring
         yield "no new privileges", lambda: prctl(PR_SET_NO_NEW_PRIVS, 1)
         # After the change of user, which would undo it.
         yield "dying with its supervisor", lambda: prctl(PR_SET_PDEATHSIG, SIGKILL)

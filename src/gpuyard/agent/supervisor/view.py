@@ -32,6 +32,10 @@ SYSTEM_BUS = "/run/dbus/system_bus_socket"
 """There systemd tells every user the command lines of every service's processes, and so of the agent's tasks."""
 MAX_OPEN_FILES = 1 << 16
 
+KEYCTL = {"x86_64": 250, "aarch64": 219}
+"""The number of the system call, for which the C library has no name."""
+JOIN_SESSION_KEYRING = 1
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # They start too slowly for what they are needed for.
     from typing import NoReturn
@@ -70,6 +74,16 @@ def enter_namespace() -> None:
     for point in points:
         _mount_if_reachable("proc", point, "proc", PROC_OPTIONS)
     _mount_if_reachable(os.devnull, SYSTEM_BUS, "", MS_BIND)
+
+
+def leave_keyring() -> None:
+    """Have an empty session keyring: one that was inherited from whoever started the agent is open to all its tasks.
+
+    A kernel without keys, or a container that forbids them, has none to share.
+    """
+    number = KEYCTL.get(os.uname().machine)
+    if number is not None:
+        libc.syscall(ctypes.c_long(number), ctypes.c_long(JOIN_SESSION_KEYRING), None)
 
 
 def proc_mounts(table: bytes) -> list[str]:
