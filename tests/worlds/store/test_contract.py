@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 
 from gpuyard.errors import StoreBusyError, StoreConflictError, StoreError, StoreGoneError
 from gpuyard.worlds.standalone.store import sql_store
+from gpuyard.worlds.standalone.store.archive_reading import read_pages
 from gpuyard.worlds.standalone.store.memory import MemoryStore
-from gpuyard.worlds.standalone.store.port import DailySum, Entry
+from gpuyard.worlds.standalone.store.port import DailySum, Entry, Quarantined
+from gpuyard.worlds.standalone.store.quarantine import EntriesQuarantined, EntriesReleased, entry_of
 from tests.worlds.store.places import Places, a_snapshot, a_sum, an_entry, content, entries, fill, seqs
 
 pytestmark = pytest.mark.slow
@@ -325,3 +327,68 @@ def test_a_backup_can_be_made_without_opening(place: Places, tmp_path: Path) -> 
     place.store().backup(str(tmp_path / "beside"))
     writer.backup(str(tmp_path / "own"))
     assert (tmp_path / "beside").read_bytes() == (tmp_path / "own").read_bytes()
+
+
+# ------------------------------------------------------------------------------------------------------------ the chain
+
+
+def test_what_was_appended_pruned_and_appended_again_is_one_chain(place: Places) -> None:
+    store = place.opened()
+    for first in (1, 11, 21):
+        store.append(entries(first, first + 9))
+        store.save_snapshot(a_snapshot(first + 9))
+        store.prune({"job-submitted": 1_000 * (first - 3)}, first + 4)
+        assert store.check().entries == len(store.read(0, 100))
+        found = store.verify()
+        assert (found.damage, found.last_seq, found.complete) == ((), first + 9, True)
+    store.append([an_entry(31, kind="node-seen"), an_entry(32)])
+    store.prune({"node-seen": 10**9}, 32)
+    assert seqs(store.read(17, 100)) == [*range(18, 31), 32]
+    assert store.verify().damage == ()
+
+
+def test_everything_that_retention_may_take_can_go(place: Places) -> None:
+    store = place.opened()
+    store.append(entries(1, 9))
+    assert store.prune({"job-submitted": 10**9}, 9) == 9
+    assert store.verify().damage == ()
+    store.append(entries(10, 12))
+    assert store.verify().damage == ()
+
+
+def test_entries_in_quarantine_and_what_says_so_outlive_retention(place: Places) -> None:
+    store = place.opened()
+    store.append(entries(1, 5))
+    event = EntriesQuarantined((Quarantined(3, "job-submitted", "it is wrong"),))
+    store.append([entry_of(6, 6_000, event)])
+    assert set(store.quarantine().entries) == {3}
+    assert store.prune({"job-submitted": 10**9, "entries-quarantined": 10**9}, 6) == 4
+    assert seqs(store.read(0, 100)) == [3, 6]
+    store.append([entry_of(7, 7_000, EntriesReleased((3,)))])
+    assert store.quarantine().entries == {}
+    assert [store.quarantine().spoils(seq) for seq in (2, 3, 6, 7)] == [False, True, True, False]
+    store.close()
+    again = place.opened()
+    assert again.quarantine() == store.quarantine()
+    assert again.verify().damage == ()
+
+
+def test_snapshots_that_cannot_be_used_are_dropped(place: Places) -> None:
+    store = place.opened()
+    store.append(entries(1, 9))
+    for seq in (3, 6, 9):
+        store.save_snapshot(a_snapshot(seq))
+    store.drop_snapshots_after(5)
+    assert [one.seq for one in store.snapshots()] == [3]
+
+
+def test_a_restored_chain_is_that_of_the_backup(place: Places, tmp_path: Path) -> None:
+    store = place.opened()
+    store.append(entries(1, 40))
+    store.save_snapshot(a_snapshot(30))
+    store.prune({"job-submitted": 20_000}, 30)
+    store.backup(str(tmp_path / "first"))
+    store.replace(40, read_pages(tmp_path / "first"))
+    assert store.verify().damage == ()
+    store.append(entries(41, 42))
+    assert store.verify().damage == ()

@@ -1,4 +1,4 @@
-"""A database without checksums is brought up to date: nothing in it changes, and entries can be told apart."""
+"""A database without checksums is brought up to date: nothing in it changes, and every entry proves itself."""
 
 from __future__ import annotations
 

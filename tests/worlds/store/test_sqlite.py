@@ -66,7 +66,7 @@ def test_nobody_else_can_read_the_state(path: Path) -> None:
         fill(store)
         assert mode_of(path.parent) == 0o700
         assert {file.name: mode_of(file) for file in path.parent.iterdir()} == dict.fromkeys(
-            ("gpuyard.db", "gpuyard.db-wal", "gpuyard.db-shm", "gpuyard.db.lock"), 0o600
+            ("gpuyard.db", "gpuyard.db-wal", "gpuyard.db-shm", "gpuyard.db.lock", "gpuyard.db.marker"), 0o600
         )
 
 

@@ -26,7 +26,7 @@ from gpuyard.worlds.standalone.store.port import (
     Verification,
     no_progress,
 )
-from gpuyard.worlds.standalone.store.quarantine import note_all, quarantine_of
+from gpuyard.worlds.standalone.store.quarantine import KINDS, note_all, quarantine_of
 from gpuyard.worlds.standalone.store.search import MAX_RESULTS, Search
 from gpuyard.worlds.standalone.store.sql_store import KEPT_SNAPSHOTS
 from gpuyard.worlds.standalone.store.verify import LogCheck, clipped, first_few, in_order
@@ -337,5 +337,5 @@ def _key(one: DailySum) -> tuple[str, ...]:
 
 
 def _is_old(entry: Entry, older_than_ms: Mapping[str, int], up_to_seq: int) -> bool:
-    before_ms = older_than_ms.get(entry.kind)
+    before_ms = None if entry.kind in KINDS else older_than_ms.get(entry.kind)
     return before_ms is not None and entry.at_ms < before_ms and entry.seq <= up_to_seq

@@ -206,9 +206,9 @@ def for_start(session: Session, quarantined: Container[int]) -> Verification:
     if structure:
         return Verification(wall_ms(), 0, 0, False, (Damage(structure[0]),))
     last_seq = head_of(session).last_seq
-    oldest = min((seq for (seq,) in session.run("SELECT seq FROM snapshots")), default=0)
+    newest = max((seq for (seq,) in session.run("SELECT seq FROM snapshots")), default=0)
     whole = last_seq <= WHOLE_AT_START
-    check = LogCheck(0 if whole else max(min(oldest, last_seq - WHOLE_AT_START), 0), quarantined)
+    check = LogCheck(0 if whole else max(min(newest, last_seq - WHOLE_AT_START), 0), quarantined)
     found = chain(outside_damage(session), log_damage(session, check), sums_damage(session) if whole else ())
     damage = first_few(found)
     return Verification(wall_ms(), check.entries, last_seq, whole, damage)
