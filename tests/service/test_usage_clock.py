@@ -6,12 +6,11 @@ store in memory, as the manager does. What was held is added up beside it, witho
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import Final
 
 import msgspec
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gpuyard.model.jobs import DeviceShare
@@ -42,7 +41,6 @@ from gpuyard.worlds.standalone.store.memory import MemoryDisk, MemoryStore
 from gpuyard.worlds.standalone.store.port import DailySum
 from tests.worlds.standalone.yard import MEMORY_MIB, a_form, facts
 
-LONG: Final = os.environ.get("GPUYARD_LONG") == "1"
 HOUR_MS: Final = 3_600_000
 DAY_MS: Final = 24 * HOUR_MS
 BEGIN_MS: Final = 1_700_006_395_000
@@ -259,7 +257,6 @@ KEPT_BUT_NOT_CLOSED: Final = (
 """The sums of a day are kept, the manager ends before the day is closed, and the day is then far ahead."""
 
 
-@settings(max_examples=2_000 if LONG else 100)
 @example(JUST_AFTER_MIDNIGHT)
 @example(AHEAD_AND_BACK)
 @example(SET_WHILE_SUMS_ARE_KEPT)

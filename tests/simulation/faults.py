@@ -22,6 +22,8 @@ PLAN_PER_MILLE: Final = 12
 OTHER_LEASE_PER_MILLE: Final = 200
 LEASES_MS: Final = (6_000, 20_000, 60_000)
 HOUR_MS: Final = 3_600_000
+DAY_MS: Final = 24 * HOUR_MS
+REBOOT_PER_MILLE: Final = 150
 
 
 class Faults:
@@ -76,6 +78,13 @@ class Faults:
     def at_message(self) -> bool:
         return not self._stopped and self._chance.happens(MESSAGE_PER_MILLE)
 
+    def reboot(self) -> bool:
+        """Whether the manager ends because its node starts again."""
+        if self._stopped or not self._chance.happens(REBOOT_PER_MILLE):
+            return False
+        self._cluster.story.fault("manager", "node of the manager reboots")
+        return True
+
     def lease_ms(self, former_ms: int) -> int:
         """What the manager is started with: now and then its operator chooses another lease."""
         if self._stopped or not self._chance.happens(OTHER_LEASE_PER_MILLE):
@@ -94,7 +103,7 @@ class Faults:
         self._cluster.manager.paused_until_ms = max(until_ms, self._cluster.manager.paused_until_ms)
 
     def _set_clock(self) -> None:
-        by_ms = self._chance.pick((-HOUR_MS, -5_000, 5_000, HOUR_MS))
+        by_ms = self._chance.pick((-40 * DAY_MS, -HOUR_MS, -5_000, -300, 300, 5_000, HOUR_MS, 40 * DAY_MS))
         self._cluster.story.fault("manager", "wall clock is set", f"by {by_ms} ms")
         self._cluster.manager.clock.set_forward(by_ms)
 

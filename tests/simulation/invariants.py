@@ -17,6 +17,7 @@ from gpuyard.model.reasons import EVICTIONS, Token
 from gpuyard.scheduler.cycle import plan
 from gpuyard.scheduler.ledger import Ledger
 from gpuyard.service.core import Core
+from gpuyard.service.days import all_sums
 from gpuyard.wire.agents import AttemptId
 from gpuyard.worlds.standalone.consequences import is_blocked, state_of
 from gpuyard.worlds.standalone.events import (
@@ -33,6 +34,7 @@ from gpuyard.worlds.standalone.lifecycle import OVER, PLACED, JobState, TaskPhas
 from gpuyard.worlds.standalone.meter import milli_of
 from gpuyard.worlds.standalone.records import JobRecord, SkipReason, State
 from gpuyard.worlds.standalone.snapshot import snapshot_of
+from gpuyard.worlds.standalone.store.memory import MemoryDisk
 from gpuyard.worlds.standalone.store.port import Entry
 from tests.planned_times import PlannedTimes
 
@@ -59,6 +61,14 @@ class Real(NamedTuple):
 
     machine: str
     shares: tuple[DeviceShare, ...]
+
+
+class Date(NamedTuple):
+    """When an entry was entered."""
+
+    boot: int
+    steady_ms: int
+    at_ms: int
 
 
 class Truth:
@@ -201,8 +211,18 @@ class Invariants:
         self._over: dict[str, JobState] = {}
         self._started_by_the_books: set[AttemptId] = set()
         self._planned = PlannedTimes()
+        self._dates: dict[int, Date] = {}
+        """Entry → when it was entered."""
+        self._last_date: Date | None = None
+        self._held_ms = 0
+        """What teams have held, by the monotonic clock of the manager's node: GPU milli x milliseconds."""
 
     # --------------------------------------------------------------------------------------------------- as it happens
+
+    def dated(self, event: Event, entry: Entry) -> None:
+        """An event is entered: what the clocks really say."""
+        manager = self._cluster.manager
+        self._dates[entry.seq] = Date(manager.boots, manager.clock.steady_ms(), entry.at_ms)
 
     def entered(self, event: Event, entry: Entry) -> None:
         """An event was entered in the live state."""
@@ -248,12 +268,28 @@ class Invariants:
         """Something is durable: the independent fold follows the disk."""
         for entry in self._cluster.manager.disk.log[self._witness.seq :]:
             event = DECODER.decode(entry.body)
+            self._count_what_is_held(entry)
             fold(self._witness, event, entry.seq, entry.at_ms)
             self._planned_times_are_kept(event, entry)
             if isinstance(event, TasksPlaced):
                 self._attempt_numbers_are_given_once(event)
             if isinstance(event, JobWent) and self._witness.jobs[event.job].state in OVER:
                 self._over[event.job] = self._witness.jobs[event.job].state
+
+    def _count_what_is_held(self, entry: Entry) -> None:
+        """Before it is folded. Across boots the wall clock tells what has passed, and never less than nothing."""
+        now, then = self._dates[entry.seq], self._last_date
+        if then is not None:
+            passed_ms = now.steady_ms - then.steady_ms if now.boot == then.boot else max(now.at_ms - then.at_ms, 0)
+            self._held_ms += passed_ms * sum(team.held_milli for team in self._witness.meter.teams.values())
+        self._last_date = now
+
+    def what_was_held_is_charged_however_the_clock_was_set(self, disk: MemoryDisk) -> None:
+        assert self._last_date is not None
+        found = all_sums(self._witness, list(disk.sums.values()), self._last_date.at_ms)
+        charged_ms = sum(one.gpu_milli_ms for one in found if one.kind == "held")
+        if charged_ms != self._held_ms:
+            raise ViolationError(f"teams have held {self._held_ms} GPU milli x ms, and are charged {charged_ms}")
 
     def _planned_times_are_kept(self, event: Event, entry: Entry) -> None:
         """Each has one run, or a recorded reason why it has none, whatever crashed in between."""
@@ -349,6 +385,7 @@ class Invariants:
         self.crashed(manager)
         same_bytes(_folded(manager.disk.log), self._witness, "a replay of the whole log", "the kept fold")
         self.the_kept_ledger_equals_a_fresh_one(manager.core)
+        self.what_was_held_is_charged_however_the_clock_was_set(manager.disk)
         self._everything_answered_is_there(manager.state)
         self._planned.check_every_submission_is_a_run()
         for job in manager.state.jobs.values():

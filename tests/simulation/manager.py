@@ -59,6 +59,8 @@ class SimulatedManager:
         self.life = 0
         """Counts every start and every end: what was planned in another life does not happen."""
         self.crashes = 0
+        self.boots = 0
+        """Starts of the node it runs on."""
         self.listens = False
         self.unwritten = False
         self.paused_until_ms = 0
@@ -80,7 +82,9 @@ class SimulatedManager:
         journal = load(self.store)
         self.cluster.invariants.restarted(journal.state)
         journal.snapshot_every = SNAPSHOT_EVERY
-        self.core = Core(journal, Clock(self.clock.wall_ms, self.clock.steady_ms), self.policy, self.lease_ms)
+        journal.listeners.append(self.cluster.invariants.dated)
+        clock = Clock(self.clock.wall_ms, self.clock.steady_ms, f"boot {self.boots}")
+        self.core = Core(journal, clock, self.policy, self.lease_ms)
         journal.listeners.append(self.cluster.invariants.entered)
         self.core.loop.containment.reports.listen(self.cluster.invariants.contained)
         self.waiting, self.senders, self.writing = [], {}, None
@@ -109,6 +113,9 @@ class SimulatedManager:
         for session in list(self.cluster.network.sessions):
             session.breaks()
         self.cluster.workload.unanswered(len(self.waiting))
+        if self.cluster.faults.reboot():
+            self.boots += 1
+            self.clock.restart(self.cluster.chance.faults.between(0, 60_000))
         self.cluster.timeline.after(self.cluster.chance.faults.skewed(100, 30_000), self.start)
 
     def _later(self, delay_ms: int, act: Act) -> None:

@@ -256,6 +256,13 @@ def test_retention_takes_nothing_after_the_number_it_is_given(place: Places) -> 
     assert seqs(store.read(0, 100)) == [5, 6, 7, 8, 9]
 
 
+def test_retention_takes_nothing_up_to_the_number_it_begins_after(place: Places) -> None:
+    store = place.opened()
+    store.append(entries(1, 9))
+    assert store.prune({"job-submitted": 10**9}, up_to_seq=7, after_seq=3) == 4
+    assert seqs(store.read(0, 100)) == [1, 2, 3, 8, 9]
+
+
 def test_the_log_goes_on_after_retention_has_taken_all_of_it(place: Places) -> None:
     store = place.opened()
     store.append(entries(1, 5))
