@@ -117,7 +117,7 @@ def snapshot_everything(path: Path) -> None:
 
     store = open_store(path)
     store.open()
-    store.save_snapshot(load(store).snapshot())
+    store.save_snapshot(load(store).snapshot().stored())
     store.close()
 
 

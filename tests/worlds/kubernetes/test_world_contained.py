@@ -114,7 +114,7 @@ def test_a_pod_that_cannot_be_read_stays_as_it_was_read_last(monkeypatch: pytest
 
 
 def test_a_node_that_cannot_be_read_is_not_ready(monkeypatch: pytest.MonkeyPatch) -> None:
-    node_of = world_module.node_of
+    from gpuyard.worlds.kubernetes.nodes import node_of
 
     def fails(node: objects.Node, devices: object) -> object:
         if node.metadata.name == "n1":

@@ -212,7 +212,7 @@ def test_a_closed_day_that_comes_again_is_summed_as_a_whole() -> None:
     yard.wait(60_000)
     assert yard.state.meter.closed_until == day
     yard.enter(DayClosing(day, tuple((*key, amount) for key, amount in kept.items())))
-    assert yard.state.meter.closing == (day,)
+    assert list(yard.state.meter.closing) == [day]
     # The second after midnight was on the next day only by a clock that ran ahead; then 59 s follow to midnight.
     assert held_by_day(yard)[day] == GPU_HOUR + 60_000 * MILLI
     yard.enter(DayClosed(day))
