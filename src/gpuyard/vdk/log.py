@@ -45,6 +45,8 @@ class Story(msgspec.Struct, Generic[State, Event], frozen=True):
     save: Callable[[State], bytes]
     load: Callable[[bytes], State]
     """Raises msgspec.MsgspecError for what another version wrote."""
+    oldest_needed: Callable[[State], int | None] = lambda state: None
+    """The first entry that is read after the snapshots have made it needless; it stays, whatever its age."""
 
     @property
     def kinds(self) -> list[str]:
@@ -128,7 +130,9 @@ class Log(Generic[State, Event]):
         self._snapshot_seq = self._seq
         try:
             self._store.save_snapshot(StoredSnapshot(self._seq, self._at_ms, self._story.save(self._state)))
-            self._store.prune(dict.fromkeys(self._story.kinds, self._at_ms - KEPT_MS), before)
+            needed = self._story.oldest_needed(self._state)
+            up_to_seq = before if needed is None else min(before, needed - 1)
+            self._store.prune(dict.fromkeys(self._story.kinds, self._at_ms - KEPT_MS), up_to_seq)
         except StoreError:
             self._is_stale = True
 

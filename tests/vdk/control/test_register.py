@@ -154,3 +154,18 @@ def test_all_bounds_are_kept(register: Register, monkeypatch: pytest.MonkeyPatch
     with pytest.raises(RefusedError, match="is the most"):
         upload(register, sources())
     assert (register.properties(KEY), register.job(KEY).versions) == ({}, ())
+
+
+def test_the_clock_set_far_ahead_takes_no_archive_that_is_needed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log.Log.__init__, "__kwdefaults__", {"snapshot_every": 3})
+    made = sources("old")
+    with closing(Register.open(str(tmp_path / "data-jobs.db"))) as register:
+        register.create(JobDefinition(KEY, 1, "ann"))
+        deploy(register, upload(register, made, at_ms=10))
+        for number in range(12):
+            register.set_properties(KEY, {"n": number}, 3 * REWRITTEN_MS + number)
+        assert register.archive(made.version) == made.archive
+        upload(register, sources("new"), at_ms=4 * REWRITTEN_MS)
+        assert register.archive(made.version) == made.archive

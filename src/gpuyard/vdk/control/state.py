@@ -136,7 +136,12 @@ _DECODER = msgspec.json.Decoder(State)
 
 def story() -> Story[State, Event]:
     return Story(
-        events=Event, empty=State, fold=fold, save=msgspec.json.encode, load=lambda body: _copied(_DECODER.decode(body))
+        events=Event,
+        empty=State,
+        fold=fold,
+        save=msgspec.json.encode,
+        load=lambda body: _copied(_DECODER.decode(body)),
+        oldest_needed=lambda state: min((archive.seq for archive in state.archives.values()), default=None),
     )
 
 
