@@ -30,6 +30,7 @@ from gpuyard.loop.containment import Reports
 from gpuyard.loop.loop import Loop
 from gpuyard.loop.stand_ins import Kind
 from gpuyard.model.plan import Action
+from gpuyard.model.text import waiting_text
 from gpuyard.platform.clock import boot_ms, monotonic_ms, wall_ms
 from gpuyard.policies.policy import DEFAULT, Policy
 from gpuyard.worlds.kubernetes.intents import Intents
@@ -40,7 +41,7 @@ from gpuyard.worlds.kubernetes.picture import Picture
 from gpuyard.worlds.kubernetes.places import saved_places
 from gpuyard.worlds.kubernetes.podrecord import Held
 from gpuyard.worlds.kubernetes.settings import Settings
-from gpuyard.worlds.kubernetes.telling import Teller, waiting_text, word_for
+from gpuyard.worlds.kubernetes.telling import Teller, word_for
 from gpuyard.worlds.kubernetes.world import Kubernetes
 from gpuyard.worlds.kubernetes.writer import Writer
 from gpuyard.worlds.kubernetes.writes import BindPod, EvictPod, NominateNode
@@ -344,8 +345,7 @@ class Scheduler:
         self._acted = tuple(actions)
 
     def _report_unreadable(self) -> None:
-        for item, error in (*self.world.broken.items(), *self.picture.broken.items()):
-            self.contained.failed(item, error)
+        self.contained.now_failing("reading", {**self.world.broken, **self.picture.broken})
 
     def left_out(self) -> dict[str, Held]:
         """Jobs that are left out of planning, and why."""

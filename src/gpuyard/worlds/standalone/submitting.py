@@ -22,6 +22,9 @@ from gpuyard.worlds.standalone.records import ArrayRecord, JobRecord, Receipt, S
 MAX_JOBS: Final = 200_000
 """Jobs that are not over. More would make every answer slow: a queue this long is a mistake."""
 
+MAX_TASKS_AT_ONCE: Final = 200_000
+"""Tasks of one submission, over all elements of its array: they are made, and written to the log, in one step."""
+
 
 def submitted_before(state: State, key: str, fingerprint: str) -> tuple[str, ...] | None:
     """The jobs a request with this key has led to; None where there was none."""
@@ -58,6 +61,10 @@ def submit(state: State, intent: Submit, now_ms: int) -> Iterator[Event]:
 def _check_submission(state: State, submission: Submission) -> None:
     leaf_of(state, submission.form.queue)
     count = len(submission.array.indices) if submission.array else 1
+    tasks = count * len(submission.form.tasks)
+    if tasks > MAX_TASKS_AT_ONCE:
+        what = f"{count} elements of {len(submission.form.tasks)} tasks are {tasks}; {MAX_TASKS_AT_ONCE} is the most"
+        raise RefusedError("BadValue", what, fix="submit several arrays, or jobs of fewer tasks", field="array")
     waiting = len(state.jobs) - len(state.finished)
     if waiting + count > MAX_JOBS:
         raise RefusedError(
