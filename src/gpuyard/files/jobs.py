@@ -28,6 +28,7 @@ from gpuyard.files.place import Place
 from gpuyard.files.reasons import read_token
 from gpuyard.files.requests import inherited, read_request
 from gpuyard.files.suggest import did_you_mean
+from gpuyard.model.job_limits import job_problem
 from gpuyard.model.jobs import (
     DEFAULT_PRIORITY,
     MAX_GROUP_DEPTH,
@@ -107,7 +108,7 @@ def read_jobs_list(
 
 def _job(spec: JobSpec, place: Place, around: Surroundings, submitted_ago_ms: int) -> Job:
     """A job of a cluster, with what it has behind it."""
-    return replace(
+    job = replace(
         read_form(Asked(spec, spec.job, place, around)),
         priority=_or(spec.priority, DEFAULT_PRIORITY),
         submitted_at_ms=_or(moment(spec.age, place.at("age")), NOW_MS - submitted_ago_ms),
@@ -116,6 +117,8 @@ def _job(spec: JobSpec, place: Place, around: Surroundings, submitted_ago_ms: in
         last_evicted_at_ms=moment(spec.last_evicted, place.at("last_evicted")),
         last_eviction=_last_eviction(spec.last_eviction, place.at("last_eviction")),
     )
+    _refuse_out_of_range(job, spec.job, place)
+    return job
 
 
 def read_form(asked: Asked) -> Job:
@@ -123,7 +126,7 @@ def read_form(asked: Asked) -> Job:
     spec, place = asked.spec, asked.place
     roles: list[Role] = []
     group = _root_group(asked, roles)
-    return Job(
+    form = Job(
         id=asked.name,
         queue=_queue(asked),
         tasks=_tasks(asked, roles),
@@ -140,6 +143,13 @@ def read_form(asked: Asked) -> Job:
         checkpointable=bool(spec.checkpointable),
         disruption_budget=spec.disruption_budget,
     )
+    _refuse_out_of_range(form, asked.name, place)
+    return form
+
+
+def _refuse_out_of_range(job: Job, name: str, place: Place) -> None:
+    if problem := job_problem(job):
+        raise place.error(f'job "{name}" is out of range: {problem}', "check the number")
 
 
 def moment(ago: str | None, place: Place) -> int | None:

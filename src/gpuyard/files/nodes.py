@@ -14,6 +14,7 @@ import msgspec
 from gpuyard.errors import InputError, Where
 from gpuyard.files.format import ClusterFileSpec, ClusterSpec, NodeFields, NodeSpec
 from gpuyard.files.place import Place
+from gpuyard.model.limits import node_problem
 from gpuyard.model.nodes import MAX_DEVICES_PER_NODE, MIG_SLICES_PER_GPU, Device, MigSlices, Node, Taint, Topology
 from gpuyard.model.quantities import cpu_milli, memory_bytes, memory_mib
 from gpuyard.model.snapshot import MAX_NODES
@@ -79,6 +80,8 @@ def _written_out(
     for name, fields, here in entries:
         merged = _merged(fields, defaults)
         template = _node(name, merged, here)
+        if problem := node_problem(template):
+            raise here.error(f'node "{name}" is out of range: {problem}', "check the number and its unit")
         for each in names_in(name, here, MAX_NODES - len(nodes) - len(taken)):
             if each in nodes or each in taken:
                 how = "is defined twice" if each in nodes else "is in the cluster already"

@@ -12,6 +12,7 @@ from gpuyard.errors import InputError
 from gpuyard.files.format import EvenSpec, LabelCondition, NeighbourSpec, PreferenceSpec, RequestFields, Selector
 from gpuyard.files.nodes import HOSTNAME
 from gpuyard.files.place import Place
+from gpuyard.model.job_limits import cpu_problem, gpus_problem, memory_problem, other_problem, where_problem
 from gpuyard.model.jobs import (
     LabelRule,
     Neighbour,
@@ -38,7 +39,7 @@ def read_request(spec: RequestFields, place: Place) -> Request:
     """The request of one task."""
     _refuse_contradictions(spec, place)
     devices, share, memory = _gpus(spec, place)
-    return Request(
+    request = Request(
         devices=devices,
         gpu_milli=share,
         gpu_memory_mib=memory,
@@ -49,6 +50,23 @@ def read_request(spec: RequestFields, place: Place) -> Request:
         sharing=_sharing(spec, place, shared=devices > 0 and share != MILLI),
         where=_where(spec, place),
     )
+    _refuse_out_of_range(request, spec, place)
+    return request
+
+
+def _refuse_out_of_range(request: Request, spec: RequestFields, place: Place) -> None:
+    gpus = next((name for name in _GPU_FIELDS if getattr(spec, name) is not None), "gpus")
+    found = (
+        (gpus, gpus_problem(request)),
+        ("cpu", cpu_problem(request.cpu_milli)),
+        ("ram", memory_problem(request.memory_bytes)),
+        ("other", other_problem(request.other)),
+    )
+    for field, problem in found:
+        if problem:
+            raise place.at(field).error(problem, "check the number and its unit; no node has that much")
+    if problem := where_problem(request.where):
+        raise place.error(problem, "ask for fewer, or for less")
 
 
 def inherited(role: RequestFields, job: RequestFields) -> RequestFields:

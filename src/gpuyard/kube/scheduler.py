@@ -345,8 +345,7 @@ class Scheduler:
         self._acted = tuple(actions)
 
     def _report_unreadable(self) -> None:
-        for item, error in (*self.world.broken.items(), *self.picture.broken.items()):
-            self.contained.failed(item, error)
+        self.contained.now_failing("reading", {**self.world.broken, **self.picture.broken})
 
     def left_out(self) -> dict[str, Held]:
         """Jobs that are left out of planning, and why."""

@@ -6,7 +6,7 @@ Invariant: what ends a process on purpose, a database that is lost or taken over
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from gpuyard.errors import StoreError
 from gpuyard.loop.containment import FIRST_PAUSE_MS, MAX_PAUSE_MS, Pause, Reports, Trouble, fault_of
@@ -38,6 +38,17 @@ class Contained:
         if known is not None:
             del self.failing[item]
         return True
+
+    def now_failing(self, group: str, errors: Mapping[str, Exception]) -> None:
+        """Note which items of a group fail now; the others of it do not any more."""
+        for name, error in errors.items():
+            self.failed(f"{group} {name}", error)
+        self.keep(lambda item: not item.startswith(f"{group} ") or item.partition(" ")[2] in errors)
+
+    def keep(self, wanted: Callable[[str], bool]) -> None:
+        """Forget the failures of items that are not there any more."""
+        if self.failing:
+            self.failing = {item: pause for item, pause in self.failing.items() if wanted(item)}
 
     def failed(self, item: str, error: Exception) -> None:
         """Note that an item has failed, and report it the first time."""

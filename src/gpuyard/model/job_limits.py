@@ -27,7 +27,6 @@ from gpuyard.model.limits import (
     MAX_DEVICE_MEMORY_MIB,
     MAX_NAME_CHARS,
     MAX_NODE_CPU_MILLI,
-    MAX_NODE_LABELS,
     MAX_NODE_MEMORY_BYTES,
     MAX_NODE_RESOURCES,
     MAX_NUMBER,
@@ -35,6 +34,7 @@ from gpuyard.model.limits import (
     MAX_PRIORITY,
     MAX_PROFILES_PER_DEVICE,
     durations_problem,
+    labels_problem,
     number_problem,
     times_problem,
 )
@@ -95,17 +95,6 @@ def _task_problem(task: Task) -> str:
     return ""
 
 
-def labels_problem(labels: tuple[tuple[str, str], ...]) -> str:
-    """Return whether a job or task has too many labels, or one that is too long."""
-    if not labels:
-        return ""
-    if len(labels) > MAX_NODE_LABELS:
-        return f"it has {len(labels)} labels; it may have {MAX_NODE_LABELS}"
-    if any(len(text) > MAX_NAME_CHARS for pair in labels for text in pair):
-        return f"it has a label of more than {MAX_NAME_CHARS} characters"
-    return ""
-
-
 def shares_problem(shares: tuple[DeviceShare, ...]) -> str:
     """Return which share of a device no device has."""
     for share in shares:
@@ -135,7 +124,7 @@ def request_problem(request: Request) -> str:
     """Return which amount or rule of a request is out of range."""
     return (
         gpus_problem(request)
-        or number_problem("the CPU of a task, in thousandths of a core,", request.cpu_milli, MAX_NODE_CPU_MILLI)
+        or cpu_problem(request.cpu_milli)
         or memory_problem(request.memory_bytes)
         or other_problem(request.other)
         or where_problem(request.where)
@@ -144,6 +133,8 @@ def request_problem(request: Request) -> str:
 
 def gpus_problem(request: Request) -> str:
     """Return which amount of GPUs, shares, GPU memory or MIG slices is out of range."""
+    if request.devices and not request.gpu_milli and not request.gpu_memory_mib:
+        return "a task asks for a GPU, and for nothing of it"
     if len(request.mig) > MAX_PROFILES_PER_DEVICE:
         return f"a task asks for {len(request.mig)} MIG profiles; it may ask for {MAX_PROFILES_PER_DEVICE}"
     return (
@@ -156,9 +147,14 @@ def gpus_problem(request: Request) -> str:
 
 def _slices_problem(mig: tuple[tuple[str, int], ...]) -> str:
     for profile, count in mig:
-        if len(profile) > MAX_NAME_CHARS or not 0 <= count <= MAX_GPUS_PER_TASK:
-            return f'the number of "{profile[:40]}" slices of a task is {count}; the range is 0 to {MAX_GPUS_PER_TASK}'
+        if len(profile) > MAX_NAME_CHARS or not 1 <= count <= MAX_GPUS_PER_TASK:
+            return f'the number of "{profile[:40]}" slices of a task is {count}; the range is 1 to {MAX_GPUS_PER_TASK}'
     return ""
+
+
+def cpu_problem(cpu_milli: int) -> str:
+    """Return whether a task asks for more CPU than any node may have."""
+    return number_problem("the CPU of a task, in thousandths of a core,", cpu_milli, MAX_NODE_CPU_MILLI)
 
 
 def memory_problem(memory_bytes: int) -> str:
@@ -173,7 +169,7 @@ def other_problem(other: tuple[tuple[str, int], ...]) -> str:
     if len(other) > MAX_NODE_RESOURCES:
         return f"a task asks for {len(other)} named resources; it may ask for {MAX_NODE_RESOURCES}"
     for name, amount in other:
-        if problem := number_problem(f'the amount of "{name[:40]}"', amount, MAX_OTHER_AMOUNT):
+        if problem := number_problem(f'the amount of "{name[:40]}"', amount, MAX_OTHER_AMOUNT, 1):
             return problem
     return ""
 

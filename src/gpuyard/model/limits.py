@@ -7,7 +7,7 @@ signed 64-bit integer, which the scheduler's columns are made of.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Final
 
 from gpuyard.model.nodes import MAX_DEVICES_PER_NODE, Device, Node, Taint, mig_slice_milli
@@ -23,8 +23,13 @@ MAX_DEVICE_MEMORY_MIB: Final = 1 << 24
 MAX_NUMBER: Final = 1 << 31
 """Of what only tells things apart: NUMA nodes, NVLink domains, numbers of tasks."""
 MAX_NAME_CHARS: Final = 253
-"""Of names, models, label keys and label values, as in Kubernetes."""
+"""Of names and models, as in Kubernetes."""
+MAX_LABEL_CHARS: Final = 317
+"""Of label keys and values, taints and names of resources; in Kubernetes a prefix of 253, a slash and a name of 63."""
 MAX_NODE_LABELS: Final = 256
+"""That a world reports, or an operator sets."""
+MAX_LABELS_IN_ALL: Final = 1_024
+"""Of one node as it is planned on, whoever has set them."""
 MAX_PROFILES_PER_DEVICE: Final = 64
 """Kinds of MIG slices on one device."""
 MAX_SLICES_PER_PROFILE: Final = 1_000
@@ -51,7 +56,8 @@ MAX_TIME_MS: Final = 253_402_300_799_999
 def node_problem(node: Node) -> str:
     """Return why the scheduler cannot count with this node; an empty text where it can."""
     return (
-        node_facts_problem(node.devices, node.cpu_milli, node.memory_bytes, node.labels)
+        node_facts_problem(node.devices, node.cpu_milli, node.memory_bytes, {})
+        or labels_problem(node.labels.items(), MAX_LABELS_IN_ALL)
         or _slots_problem(node.max_tasks)
         or _resources_problem(node.other)
         or _taints_problem(node.taints)
@@ -68,7 +74,7 @@ def _resources_problem(other: tuple[tuple[str, int], ...]) -> str:
     if len(other) > MAX_NODE_RESOURCES:
         return f"it reports {len(other)} named resources, and a node has at most {MAX_NODE_RESOURCES}"
     for name, amount in other:
-        if len(name) > MAX_NAME_CHARS or not 0 <= amount <= MAX_OTHER_AMOUNT:
+        if len(name) > MAX_LABEL_CHARS or not 0 <= amount <= MAX_OTHER_AMOUNT:
             return f'it reports {amount} of "{name[:40]}"; the range is 0 to {MAX_OTHER_AMOUNT}'
     return ""
 
@@ -76,8 +82,8 @@ def _resources_problem(other: tuple[tuple[str, int], ...]) -> str:
 def _taints_problem(taints: tuple[Taint, ...]) -> str:
     if len(taints) > MAX_NODE_TAINTS:
         return f"it has {len(taints)} taints, and a node has at most {MAX_NODE_TAINTS}"
-    if any(max(len(one.key), len(one.value), len(one.effect)) > MAX_NAME_CHARS for one in taints):
-        return f"it has a taint of more than {MAX_NAME_CHARS} characters"
+    if any(max(len(one.key), len(one.value), len(one.effect)) > MAX_LABEL_CHARS for one in taints):
+        return f"it has a taint of more than {MAX_LABEL_CHARS} characters"
     return ""
 
 
@@ -89,11 +95,20 @@ def node_facts_problem(devices: tuple[Device, ...], cpu_milli: int, memory_bytes
         return f"it reports {cpu_milli} thousandths of a core; the range is 0 to {MAX_NODE_CPU_MILLI}"
     if not 0 <= memory_bytes <= MAX_NODE_MEMORY_BYTES:
         return f"it reports {memory_bytes} bytes of memory; the range is 0 to {format_bytes(MAX_NODE_MEMORY_BYTES)}"
-    if len(labels) > MAX_NODE_LABELS:
-        return f"it reports {len(labels)} labels, and a node has at most {MAX_NODE_LABELS}"
-    if any(len(text) > MAX_NAME_CHARS for pair in labels.items() for text in pair):
-        return f"it reports a label of more than {MAX_NAME_CHARS} characters"
+    if problem := labels_problem(labels.items()):
+        return problem
     return next((problem for device in devices if (problem := device_problem(device))), "")
+
+
+def labels_problem(labels: Collection[tuple[str, str]], most: int = MAX_NODE_LABELS) -> str:
+    """Return whether a node, job or task has too many labels, or one that is too long."""
+    if not labels:
+        return ""
+    if len(labels) > most:
+        return f"it has {len(labels)} labels; it may have {most}"
+    if any(len(text) > MAX_LABEL_CHARS for pair in labels for text in pair):
+        return f"it has a label of more than {MAX_LABEL_CHARS} characters"
+    return ""
 
 
 def device_problem(device: Device) -> str:

@@ -107,8 +107,10 @@ def _too_deep(queues: Sequence[Queue], locate: Locate) -> Iterator[InputError]:
 
 def _wrong_amounts(queues: Sequence[Queue], locate: Locate) -> Iterator[InputError]:
     for position, queue in enumerate(queues):
-        for share in queue.shares:
-            yield from _wrong_share(queue, position, share, locate)
+        wrong = [problem for share in queue.shares for problem in _wrong_share(queue, position, share, locate)]
+        yield from wrong
+        if not wrong and (problem := queue_problem(queue)):
+            yield InputError(problem, where=locate(position, "", ""), fix="check the number")
 
 
 def _wrong_share(queue: Queue, position: int, share: QueueShare, locate: Locate) -> Iterator[InputError]:

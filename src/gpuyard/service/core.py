@@ -137,8 +137,8 @@ class Core:
         self._contain("idle", self.idle.overdue(now_ms))
         self._run_due(now_ms)
         self.contained.run("retention", lambda: self._forget(now_ms))
-        for name, error in self.hub.broken.items():
-            self.contained.failed(f"desired {name}", error)
+        self.contained.now_failing("desired", self.hub.broken)
+        self.contained.keep(self._is_there)
 
     def _contain(self, item: str, events: Iterable[Event], actor: str = "", *, pause: bool = True) -> None:
         now_ms = self.now_ms()
@@ -147,9 +147,12 @@ class Core:
     def _run_due(self, now_ms: int) -> None:
         for id in self.schedules.due(now_ms):
             self.contained.run(f"schedule {id}", partial(self._run_schedule, id, now_ms))
-        for id, error in self.schedules.broken.items():
-            if f"schedule {id}" not in self.contained.failing:
-                self.contained.failed(f"schedule {id}", error)
+        self.contained.now_failing("cron", self.schedules.broken)
+
+    def _is_there(self, item: str) -> bool:
+        """Whether what failed is about a machine or schedule that still is."""
+        about, _, name = item.partition(" ")
+        return not name or name in (self.state.schedules if about in ("schedule", "cron") else self.state.nodes)
 
     def _run_schedule(self, id: str, now_ms: int) -> None:
         self.journal.record(due_events(self.state, self.state.schedules[id], now_ms), now_ms, f"schedule/{id}")

@@ -14,6 +14,7 @@ from gpuyard.scheduler.placement import Placer
 from gpuyard.worlds.kubernetes import objects
 from gpuyard.worlds.kubernetes import world as world_module
 from gpuyard.worlds.kubernetes.jobs import JobReader
+from gpuyard.worlds.kubernetes.nodes import node_of
 from gpuyard.worlds.kubernetes.world import Kubernetes
 from tests.worlds.kubernetes.small_cluster import GPU, SmallCluster
 
@@ -114,7 +115,6 @@ def test_a_pod_that_cannot_be_read_stays_as_it_was_read_last(monkeypatch: pytest
 
 
 def test_a_node_that_cannot_be_read_is_not_ready(monkeypatch: pytest.MonkeyPatch) -> None:
-    from gpuyard.worlds.kubernetes.nodes import node_of
 
     def fails(node: objects.Node, devices: object) -> object:
         if node.metadata.name == "n1":

@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from gpuyard.model.job_limits import job_problem, labels_problem, shares_problem
+from gpuyard.model.job_limits import job_problem, shares_problem
 from gpuyard.model.jobs import MAX_TASKS_PER_JOB
 from gpuyard.model.limits import (
     MAX_DURATION_MS,
     MAX_NUMBER,
     MAX_TIME_MS,
+    labels_problem,
     node_facts_problem,
     number_problem,
     times_problem,
