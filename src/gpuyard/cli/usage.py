@@ -34,6 +34,7 @@ def usage(session: Session, look: Look, by: str, since: str, until: str) -> None
     """Show GPU-hours: held, and of these owed, borrowed, lent to others, idle and wasted.
 
     Wasted is what was computed and lost, each with the decision that caused it (-o wide; gpuyard audit shows it).
+    Use is counted by the server's monotonic clock: setting its wall clock charges nobody.
 
     \b
     gpuyard usage
