@@ -68,7 +68,7 @@ def running(job: str, task: int) -> AttemptReport:
     return AttemptReport(AttemptId(job, task, 1), Phase.RUNNING, started_at_ms=1)
 
 
-def a_busy_life(yard: Yard) -> Iterator[Callable[[], None]]:
+def a_busy_life(yard: Yard) -> Iterator[Callable[[], object]]:
     """Things that happen, each of which writes something else."""
     yield yard.submit
     yield lambda: yard.submit(a_form(tasks=2, least=1), after=("1",))
