@@ -10,6 +10,7 @@ import importlib
 import os
 import re
 from collections.abc import Iterator
+from operator import attrgetter
 from pathlib import Path
 from types import ModuleType
 from typing import Final
@@ -26,16 +27,30 @@ SECTIONS: Final[dict[str, tuple[str, ...]]] = {
         "files.jobs",
         "files.work",
         "files.cron",
-        "files.durations",
     ),
-    "Jobs, queues and nodes": ("model.jobs", "model.work", "model.queues", "model.nodes", "model.snapshot"),
+    "Jobs, queues and nodes": (
+        "model.jobs",
+        "model.work",
+        "model.queues",
+        "model.nodes",
+        "model.limits",
+        "model.job_limits",
+        "model.snapshot",
+    ),
     "The cluster": (
         "worlds.standalone.decide",
         "worlds.standalone.submitting",
         "worlds.standalone.schedules",
         "worlds.standalone.records",
     ),
-    "Nodes and what travels to them": ("wire.agents", "wire.artifacts", "agent.process_runtime", "agent.parcels"),
+    "Nodes and what travels to them": (
+        "wire.agents",
+        "wire.agent_limits",
+        "wire.artifacts",
+        "service.agent_pace",
+        "agent.process_runtime",
+        "agent.parcels",
+    ),
     "The manager": ("service.manager", "service.recurring"),
     "The pool": ("vdk.pool.amounts", "vdk.pool.state", "vdk.serving.server", "vdk.serving.desk", "vdk.serving.keys"),
     "Data jobs": ("vdk.control.register", "vdk.control.rest", "vdk.control.execution_rest", "vdk.control.exchange"),
@@ -196,7 +211,7 @@ PROSE: Final[tuple[tuple[str, str, tuple[str, ...]], ...]] = (
     ("vdk.md", r"are kept, ([\d ]+ KiB) per job", ("vdk.control.register:MAX_PROPERTIES_BYTES",)),
     (
         "pool-api.md",
-        r"At most (\d+) alternatives in a request, (.+?) characters of why .*?, (.+?) in a gRPC, (.+?) characters",
+        r"At most (\d+) alternatives in a request, (.+?) characters of why .*?, (.+?) in a gRPC message, (.+?) characters",
         (
             "vdk.pool.amounts:MAX_ALTERNATIVES",
             "vdk.serving.desk:MAX_WHY",
@@ -234,7 +249,7 @@ PROSE: Final[tuple[tuple[str, str, tuple[str, ...]], ...]] = (
         r"(.+?) queues on\s+(.+?) levels, (.+?) tasks per job .*?, (.+?) levels of groups",
         (
             "files.source:MAX_FILE_BYTES",
-            "files.tree:MAX_NESTING",
+            "files.budget:LOCAL.nesting",
             "model.snapshot:MAX_NODES",
             "model.nodes:MAX_DEVICES_PER_NODE",
             "model.queues:MAX_QUEUES",
@@ -284,7 +299,7 @@ def test_no_page_says_another_number(page: str, sentence: str, names: tuple[str,
     assert match is not None, f"docs/{page} does not say it any more: {sentence}"
     for said, where in zip(match.groups(), names, strict=True):
         module, name = where.split(":")
-        value = getattr(importlib.import_module(f"gpuyard.{module}"), name)
+        value = attrgetter(name)(importlib.import_module(f"gpuyard.{module}"))
         assert plain(said) == plain(shown(name, value)), f"docs/{page} says {said}; {where} is {value}"
 
 
