@@ -13,6 +13,7 @@ import pytest
 
 from gpuyard.service import limits, streams
 from gpuyard.service.traffic import Traffic
+from gpuyard.service.turns import SHARE
 from gpuyard.wire.rest import EventObject
 from tests.service.yard import Yard
 
@@ -156,7 +157,7 @@ def test_there_are_only_so_many_streams_of_one_token(yard: Yard, monkeypatch: py
 
 def test_there_are_only_so_many_requests_at_once() -> None:
     traffic = Traffic()
-    users = [f"user-{number}" for number in range(limits.MAX_IN_FLIGHT)]
+    users = [f"user-{number}" for number in range(limits.MAX_IN_FLIGHT - SHARE + 1)]
     held = [traffic.request(user) for user in users]
     for one in held:
         one.__enter__()
