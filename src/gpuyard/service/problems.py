@@ -165,7 +165,7 @@ KINDS: Final[dict[ProblemReason, Kind]] = {
     _R.LAST_TEAM: Kind(409, "It is the last team", "Add another first."),
     _R.SHARED_USER: Kind(409, "Teams would share a user", "Run as root, or accept it: --accept-shared-user."),
     _R.LAST_ADMIN: Kind(409, "It is the last admin", "Make somebody else one first."),
-    _R.NODE_KNOWN: Kind(409, "A machine of that name is here", "Take another name."),
+    _R.NODE_KNOWN: Kind(409, "A machine of that name is here", "Take another name, or wait until it is lost."),
     _R.NODE_HEARD: Kind(409, "The machine is heard of", "Drain it, or stop its agent first."),
     _R.NODE_BUSY: Kind(409, "Something still runs there", "Drain the machine first."),
     _R.TOO_MANY: Kind(409, "There are too many already", "Take some away first."),
