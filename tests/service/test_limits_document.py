@@ -47,7 +47,6 @@ SECTIONS: Final[dict[str, tuple[str, ...]]] = {
         "wire.agents",
         "wire.agent_limits",
         "wire.artifacts",
-        "service.agent_pace",
         "agent.process_runtime",
         "agent.parcels",
     ),
