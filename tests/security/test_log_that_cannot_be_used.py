@@ -6,6 +6,7 @@ import json
 import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -143,8 +144,8 @@ def an_entry_of(event: Event, seq: int) -> Entry:
     return Entry(seq, 1_700_000_100_000, kind_of(event), msgspec.json.encode(event))
 
 
-def held_in(entry: Entry) -> list[dict[str, str]]:
-    found: list[dict[str, str]] = json.loads(entry.body)["entries"]
+def held_in(entry: Entry) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(entry.body)["entries"]
     return found
 
 
