@@ -150,5 +150,26 @@ def test_a_person_who_waits_sees_how_far_it_is(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-    backup.callback(tmp_path / "x", None, "text")  # type: ignore[misc]
+    backup.callback(tmp_path / "x", None, False, "text")  # type: ignore[misc]
     assert capsys.readouterr().err == "\rbackup: 25 of 25 entries\n"
+
+
+def test_a_backup_is_checked_without_making_one(home: Path, tmp_path: Path) -> None:
+    """Also one of several databases, in which anything is damaged: members, and what stands between them."""
+    pool = open_store(home / "state" / "pool.db")
+    pool.open()
+    pool.append(entries(1, 3))
+    pool.close()
+    file = tmp_path / "yard.backup"
+    assert run("backup", file).exit_code == 0
+    checked = run("backup", "--verify", file)
+    assert (checked.exit_code, checked.stderr) == (0, "")
+    assert checked.stdout.startswith(f"{file} is whole and holds 25 entries")
+    assert "and pool: 3 entries" in checked.stdout
+    whole = file.read_bytes()
+    for at in range(0, len(whole), 97):
+        file.write_bytes(whole[:at] + bytes([whole[at] ^ 0x10]) + whole[at + 1 :])
+        assert run("backup", "--verify", file).exit_code == USAGE, at
+    for length in (1, 511, 600, len(whole) // 2, len(whole) - 512, len(whole) - 1):
+        file.write_bytes(whole[:length])
+        assert run("backup", "--verify", file).exit_code == USAGE, length

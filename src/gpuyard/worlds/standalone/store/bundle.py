@@ -7,6 +7,7 @@ Invariant: a restore looks at all archives and at all databases before it change
 
 from __future__ import annotations
 
+import filecmp
 import os
 import shutil
 import tarfile
@@ -117,19 +118,46 @@ def _folder_beside(target: Path) -> Iterator[Path]:
 
 
 def _pack(folder: Path, names: Sequence[str], target: Path) -> None:
-    whole = folder / "whole"
     try:
-        with whole.open("xb") as file:
-            whole.chmod(0o600)
-            with tarfile.open(fileobj=file, mode="w") as tar:
-                for name in names:
-                    tar.add(folder / name, name)
-            file.flush()
+        whole = _packed(folder, names)
+        with whole.open("rb") as file:
             os.fsync(file.fileno())
         whole.rename(target)
     except OSError as error:
         fix = "name a file in a folder that may be written to and has room"
         raise StoreError(f"the backup {target} cannot be written: {error.strerror}", fix=fix) from error
+
+
+def _packed(folder: Path, names: Sequence[str]) -> Path:
+    """One file of these archives, the same to the last byte whenever it is made of the same archives."""
+    whole = folder / "whole"
+    with whole.open("xb") as file:
+        whole.chmod(0o600)
+        with tarfile.open(fileobj=file, mode="w", format=tarfile.GNU_FORMAT) as tar:
+            for name in names:
+                tar.add(folder / name, name, filter=_plain)
+    return whole
+
+
+def _plain(member: tarfile.TarInfo) -> tarfile.TarInfo:
+    """Nothing of who made it, or when."""
+    member.uid = member.gid = member.mtime = 0
+    member.uname = member.gname = ""
+    member.mode = 0o600
+    return member
+
+
+def _require_same(path: str | Path, folder: Path, members: Sequence[tarfile.TarInfo]) -> None:
+    """Packed again, the archives must give the same file: what stands between them is damaged otherwise, or cut off."""
+    if any(member.mtime for member in members):
+        # Made before files were the same to the last byte; each of its archives is checked all the same.
+        return
+    whole = _packed(folder, [member.name for member in members])
+    same = filecmp.cmp(whole, path, shallow=False)
+    whole.unlink()
+    if not same:
+        what = "what stands between its archives is not what was written, or one of them is missing"
+        raise StoreError(f"the backup {path} is damaged: {what}", fix="use another; nothing was changed")
 
 
 def _is_tar(path: str | Path) -> bool:
@@ -155,6 +183,7 @@ def _unpack(path: str | Path, folder: Path, parts: Sequence[str]) -> list[str]:
                 assert source is not None
                 with source, (folder / name).open("xb") as copy:
                     shutil.copyfileobj(source, copy)
+            _require_same(path, folder, tar.getmembers())
     except (tarfile.TarError, EOFError) as error:
         raise StoreError(f"the backup {path} is damaged: {error}", fix="use another; nothing was changed") from error
     return [part for part in parts if part in members]
