@@ -54,13 +54,17 @@ def _moved_job(job: JobRecord, by_ms: int) -> JobRecord:
     """The revision stays: nobody has changed the job."""
     tasks: tuple[TaskRecord, ...] = tuple(_moved(task, TASK_TIMES, by_ms) for task in job.tasks)
     form = _moved(job.form, ("submitted_at_ms",), by_ms)
-    return replace(_moved(job, JOB_TIMES, by_ms), form=form, tasks=tasks)
+    return replace(job, form=form, tasks=tasks, **_times(job, JOB_TIMES, by_ms))
 
 
 def _moved(record: Record, names: tuple[str, ...], by_ms: int) -> Record:
-    """Zero and None stand for never."""
-    times = {name: max(at_ms + by_ms, EARLIEST_MS) for name in names if (at_ms := getattr(record, name))}
+    times = _times(record, names, by_ms)
     return replace(record, **times) if times else record
+
+
+def _times(record: msgspec.Struct, names: tuple[str, ...], by_ms: int) -> dict[str, int]:
+    """Zero and None stand for never."""
+    return {name: max(at_ms + by_ms, EARLIEST_MS) for name in names if (at_ms := getattr(record, name))}
 
 
 def _bounded(jumps: tuple[Jump, ...]) -> tuple[Jump, ...]:
