@@ -159,7 +159,7 @@ class Stage:
         return self.yard.token(user if target == OWN else "sam").split("_")[1]
 
 
-# ---------------------------------------------------------------------------------------------------- one per operation
+# ------------------------------------------------------------------------------------------------------ requests
 
 
 def plain(path: str, body: Any = None, **query: str) -> Make:

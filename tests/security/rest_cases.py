@@ -119,6 +119,7 @@ JOBS: Final[tuple[dict[str, Any], ...]] = (
         "command": ["x"],
         "groups": [{"name": "a", "tasks": 2, "gpus": 0}, {"name": "b", "tasks": 1, "gpus": 0}],
     },
+    {"command": ["x"], "team": "speech", "gpus": 0, "cpu": 0, "ram": 0, "array": "0-119"},
 )
 TEAM_TREES: Final[tuple[dict[str, Any], ...]] = (
     {"queues": {"vision": {"quota": 4, "limit": 8, "idle_limit": "30m"}, "speech": {"quota": 2}, "product": 2}},

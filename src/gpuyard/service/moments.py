@@ -10,6 +10,8 @@ from gpuyard.files.durations import duration_ms
 from gpuyard.service.problems import ProblemReason
 
 MAX_MOMENT_LENGTH: Final = 40
+LAST_MOMENT_MS: Final = 253_402_300_799_000
+"""9999-12-31T23:59:59Z: a later one has no date, and parts of its last second are rounded up to that."""
 
 
 def moment(at_ms: int) -> datetime:
@@ -39,6 +41,6 @@ def read_moment(text: str, now_ms: int, field: str) -> int | None:
         raise RefusedError(ProblemReason.BAD_PARAMETER, what, fix=fix, field=field)
     aware = found if found.tzinfo else found.replace(tzinfo=UTC)
     try:
-        return max(int(aware.timestamp() * 1000), 0)
+        return min(max(int(aware.timestamp() * 1000), 0), LAST_MOMENT_MS)
     except (OverflowError, ValueError):
         return 0
