@@ -24,6 +24,9 @@ from gpuyard.worlds.standalone.records import State
 from tests.service.yard import Yard
 
 
+pytestmark = pytest.mark.slow
+
+
 class PoisonedError(Exception):
     """Raised by a function of the manager on purpose."""
 
