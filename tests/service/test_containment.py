@@ -23,7 +23,6 @@ from gpuyard.worlds.standalone import hub as hub_module
 from gpuyard.worlds.standalone.records import State
 from tests.service.yard import Yard
 
-
 pytestmark = pytest.mark.slow
 
 
