@@ -23,6 +23,8 @@ from gpuyard.worlds.standalone import hub as hub_module
 from gpuyard.worlds.standalone.records import State
 from tests.service.yard import Yard
 
+pytestmark = pytest.mark.slow
+
 
 class PoisonedError(Exception):
     """Raised by a function of the manager on purpose."""
