@@ -21,13 +21,9 @@ from pg8000.native import Connection, DatabaseError, InterfaceError  # type: ign
 
 from gpuyard.errors import (
     StoreBusyError,
-    StoreConflictError,
-    StoreDamagedError,
     StoreError,
-    StoreFullError,
     StoreGoneError,
     StoreReadOnlyError,
-    StoreWaitError,
 )
 from gpuyard.platform.clock import wall_ms
 from gpuyard.platform.dialling import dial, dial_local
@@ -35,6 +31,7 @@ from gpuyard.worlds.standalone.store.address import PostgresAddress
 from gpuyard.worlds.standalone.store.chain import Gap, Link, Proof
 from gpuyard.worlds.standalone.store.marker import MARKER_SUFFIX, MarkerFile, NoMarker
 from gpuyard.worlds.standalone.store.port import DailySum, Entry
+from gpuyard.worlds.standalone.store.postgres_errors import LockTimeoutError, explained
 from gpuyard.worlds.standalone.store.session import Row, Value
 from gpuyard.worlds.standalone.store.sql_store import SqlStore
 
@@ -190,7 +187,7 @@ class PostgresSession:
         key = lock_key(self._address.schema)
         try:
             self.run("SELECT pg_advisory_lock(:key)", key=key)
-        except _LockTimeoutError as error:
+        except LockTimeoutError as error:
             raise StoreBusyError(
                 f"another manager{self._holder(key)} writes to {self._address}",
                 fix="stop it first, or name another database or schema: ?schema=NAME",
@@ -350,10 +347,7 @@ def _rows(links: Sequence[Link]) -> list[_Row]:
 
 
 def _row(link: Link) -> _Row:
-    entry = link.entry
-    return _Row(
-        entry.seq, entry.at_ms, entry.kind, entry.body, entry.actor, entry.team, entry.objects, checksum=link.checksum
-    )
+    return _Row(**msgspec.structs.asdict(link.entry), checksum=link.checksum)
 
 
 def _json(values: Sequence[Entry] | Sequence[Proof] | Sequence[DailySum]) -> str:
@@ -413,51 +407,3 @@ def _no_answer(address: PostgresAddress, why: str) -> StoreGoneError:
         f"PostgreSQL at {address} cannot be reached: {why}",
         fix="check that the server runs, its address, and sslmode",
     )
-
-
-# -------------------------------------------------------------------------------------------------------------- errors
-
-
-class _LockTimeoutError(StoreWaitError):
-    """Somebody else holds what we wait for."""
-
-
-def explained(error: DatabaseError, address: PostgresAddress) -> StoreError:
-    """What an error of the server means to a person; its codes are in appendix A of PostgreSQL's manual."""
-    fields = error.args[0] if error.args and isinstance(error.args[0], dict) else {}
-    code, message = str(fields.get("C", "")), str(fields.get("M", error))
-    if code.startswith(("08", "57P")):
-        return StoreGoneError(f"PostgreSQL at {address} has ended the session: {message}", fix="open it again")
-    if code == "55P03":
-        return _LockTimeoutError(f"a lock in {address} is held by another session", fix="end that session")
-    if code == "23505":
-        return StoreConflictError(f"somebody else has written to {address}: {message}", fix="open it again")
-    if code in _DAMAGED:
-        return StoreDamagedError(f"the server cannot read it: {message}")
-    for beginning, what, fix in _MEANINGS:
-        if code.startswith(beginning):
-            refusal = _PASSING.get(code, StoreError)
-            return refusal(f"PostgreSQL at {address}: {what} ({message})", fix=fix)
-    return StoreError(f"PostgreSQL at {address} refuses: {message} ({code})", fix="see the log of the server")
-
-
-_MEANINGS: Final[tuple[tuple[str, str, str], ...]] = (
-    ("28", "it does not accept the user or the password", "correct them in the address of the database"),
-    ("3D000", "there is no such database", "make it: createdb NAME"),
-    ("42501", "the user may not do this", "let the user own the schema, or let it make one: GRANT CREATE ON DATABASE"),
-    ("25006", "it may only be read", "name the primary server, not a standby"),
-    ("53100", "its disk is full; nothing was written", "make room on its disk"),
-    ("53300", "it has too many connections", "raise max_connections, or close others"),
-    ("57014", "the statement took too long; nothing was written", "look at what else the server does"),
-)
-
-_DAMAGED: Final = ("XX001", "XX002", "42P01", "42703")
-"""A page or an index of it cannot be read, or a table or column of it is gone."""
-
-READ_ONLY: Final = "25006"
-_PASSING: Final[Mapping[str, type[StoreError]]] = {
-    READ_ONLY: StoreReadOnlyError,
-    "53100": StoreFullError,
-    "57014": StoreWaitError,
-}
-"""After these nothing was written, and the same may be written later."""
