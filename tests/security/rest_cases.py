@@ -37,6 +37,10 @@ DRAWN: Final = [operation for operation in ALL for _ in range(3 if operation.bod
 USERS: Final = (*("root",) * 12, "olga", "lea", "lea", "max", "max", "vic", "sam", "new", "")
 
 
+LARGEST: Final = 200_000
+"""Bytes of a body: large ones are tried by tests of their own, which say how long they may take."""
+
+
 class Names(NamedTuple):
     """What there is to name, besides the things a request makes up."""
 
@@ -319,7 +323,7 @@ def _body(operation: Operation, chance: random.Random, names: Names) -> tuple[st
     value = chance.choice(FILES[kind]) if isinstance(kind, str) else right(kind, chance, names)
     for _ in range(chance.choice((0, 0, 1, 1, 1, 2, 4))):
         value = mutated(value, chance)
-    data = written(value).encode("utf-8", "surrogatepass")
+    data = written(value).encode("utf-8", "surrogatepass")[:LARGEST]
     if chance.random() < 0.08:
         data = damaged(data, chance)
     yaml = isinstance(kind, str) and chance.random() < 0.3
