@@ -67,7 +67,8 @@ class Node:
         self.connect()
 
     def connect(self) -> None:
-        facts = MachineFacts((Device("A100", 80_000, "gpu"),) * GPUS, cpu_milli=8_000, memory_bytes=1 << 36)
+        devices = tuple(Device("A100", 80_000, f"gpu-{number}") for number in range(GPUS))
+        facts = MachineFacts(devices, cpu_milli=8_000, memory_bytes=1 << 36)
         self.manager.agent_connected(Hello("a", "i", "b", "0", facts), self._told)
         self.report()
 

@@ -46,6 +46,8 @@ class Life:
 
     def __init__(self) -> None:
         self.now_ms = BEGIN_MS
+        self.set_back_ms = 0
+        """By how much the wall clock was set back; the steady clock never is."""
         self.disk = MemoryDisk()
         self.start()
         self.do(SetTeams((Queue("vision"), Queue("speech"))))
@@ -56,7 +58,7 @@ class Life:
         self.store = MemoryStore(self.disk)
         self.store.open()
         journal = load(self.store)
-        self.core = Core(journal, Clock(lambda: self.now_ms, lambda: 0))
+        self.core = Core(journal, Clock(lambda: self.now_ms, lambda: self.now_ms + self.set_back_ms))
         if not journal.state.seq:
             journal.record([SharedUserAccepted()], self.now_ms)
 
@@ -134,6 +136,7 @@ def happen(life: Life, what: str, how: object) -> None:
             life.now_ms += how  # type: ignore[operator]
         case "set back":
             life.now_ms -= how  # type: ignore[operator]
+            life.set_back_ms += how  # type: ignore[operator]
             life.tick()
         case "write":
             life.write()
