@@ -3,6 +3,7 @@
 import pytest
 
 from gpuyard.model.difference import Moved, NowWaiting, Started, Staying, Stopped
+from gpuyard.model.difference_text import moved_text, now_waiting_text, started_text, staying_text, stopped_text
 from gpuyard.model.explanation import (
     Cost,
     Edit,
@@ -28,17 +29,12 @@ from gpuyard.model.text import (
     eviction_text,
     explanation_text,
     forecast_text,
-    moved_text,
-    now_waiting_text,
     placement_text,
     queue_text,
     rank_text,
     reason_text,
     standing_text,
-    started_text,
     stay_text,
-    staying_text,
-    stopped_text,
     waiting_text,
     way_text,
 )

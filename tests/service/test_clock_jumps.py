@@ -20,7 +20,8 @@ from gpuyard.model.work import Work
 from gpuyard.service import manager
 from gpuyard.service.clock import Clock
 from gpuyard.service.core import Core
-from gpuyard.service.manager import PRUNE_EVERY_MS, Manager
+from gpuyard.service.manager import Manager
+from gpuyard.service.upkeep import PRUNE_EVERY_MS
 from gpuyard.wire.access import Caller, Grant, Role
 from gpuyard.wire.agents import AttemptReport, Desired, Ending, Hello, MachineFacts, Phase, ReadLog, Report
 from gpuyard.worlds.standalone.events import ClusterFounded, SharedUserAccepted
@@ -247,7 +248,7 @@ def test_the_log_is_kept_for_as_long_as_it_is_by_the_monotonic_clock(tmp_path: P
         await until(lambda: any(node.manager.store.snapshots()))
 
         async def submitted() -> list[str]:
-            await node.manager._in(node.manager._writing, node.manager._prune_store)
+            await node.manager._in(node.manager._writing, node.manager._upkeep._prune_store)
             return [one.objects[0] for one in await node.manager.history(kinds=("job-submitted",))]
 
         node.wall_ms += 10 * DECISIONS_MS

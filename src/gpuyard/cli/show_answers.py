@@ -15,23 +15,19 @@ from rich.text import Text
 
 from gpuyard.cli.show import table
 from gpuyard.model.difference import Difference
+from gpuyard.model.difference_text import moved_text, now_waiting_text, started_text, staying_text, stopped_text
 from gpuyard.model.explanation import Explanation, QueueStanding, Standing
 from gpuyard.model.text import (
     costs_text,
     eviction_text,
     forecast_text,
-    moved_text,
-    now_waiting_text,
     placement_text,
     printable,
     queue_text,
     rank_text,
     reason_text,
     standing_text,
-    started_text,
     stay_text,
-    staying_text,
-    stopped_text,
     way_text,
 )
 

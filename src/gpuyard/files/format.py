@@ -557,12 +557,7 @@ IdleLimit = Annotated[
     says("A job that holds GPUs unused for so long is warned, and after as long again may be reclaimed; 0s: never."),
 ]
 IdlePercent = Annotated[PercentNumber | None, says("Use of its GPUs below this counts as unused; 5 unless given.")]
-UnixUser = Annotated[
-    Name | None,
-    says(
-        "The account on the nodes that all its jobs run as; unless given, each member has a user number of their own."
-    ),
-]
+UnixUser = Annotated[Name | None, says("The account all its jobs run as; unless given, each user has a number.")]
 Members = Annotated[dict[Name, MemberRole] | None, says("Who is what in it.", {"ann": "lead", "bob": "member"})]
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from gpuyard.model.difference import Moved, NowWaiting, Started, Staying, Stopped
 from gpuyard.model.explanation import (
     Cost,
     Edit,
@@ -428,7 +427,7 @@ def _owed(queue: QueueStanding) -> str:
 
 def stay_text(stay: Stay, now_ms: int) -> str:
     """`2 tasks on node-1 (GPUs 0, 1), for 3h`."""
-    held = f"{stay.tasks} {_tasks(stay.tasks)} on {stay.node}"
+    held = f"{stay.tasks} {tasks_word(stay.tasks)} on {stay.node}"
     gpus = f" ({_plural('GPU', len(stay.devices) * MILLI)} {', '.join(map(str, stay.devices))})" if stay.devices else ""
     since = f", for {duration_text(now_ms - stay.since_ms)}" if stay.since_ms else ""
     return f"{held}{gpus}{since}{_STATES.get(stay.state, '')}"
@@ -486,10 +485,10 @@ _UNKNOWN: Final[dict[Unknown, str]] = {
 
 def way_text(way: WayOut) -> str:
     """What to do, as a sentence without its full stop."""
-    said = _list([_EDITS[edit.field](edit) for edit in way.edits if edit.field is not Field.ENDS])
+    said = list_text([_EDITS[edit.field](edit) for edit in way.edits if edit.field is not Field.ENDS])
     ending = [edit.subject for edit in way.edits if edit.field is Field.ENDS]
     if ending:
-        said = f"wait until {_list(ending)} {'has' if len(ending) == 1 else 'have'} ended"
+        said = f"wait until {list_text(ending)} {'has' if len(ending) == 1 else 'have'} ended"
     return f"{said}; it then starts as soon as its place is free" if way.promised else said
 
 
@@ -507,7 +506,7 @@ def costs_text(costs: tuple[Cost, ...]) -> str:
         affected = [cost for cost in costs if (cost.effect, cost.partly) == (effect, partly)]
         if affected:
             tasks = sum(cost.tasks for cost in affected)
-            said = (one if len(affected) == 1 else many).format(f"{tasks} {_tasks(tasks)}")
+            said = (one if len(affected) == 1 else many).format(f"{tasks} {tasks_word(tasks)}")
             parts.append(f"{names_text(tuple(cost.job for cost in affected), len(affected))} {said}")
     return ", ".join(parts) or "nobody"
 
@@ -518,7 +517,7 @@ def _asks(edit: Edit) -> str:
 
 
 def _fewer(edit: Edit) -> str:
-    return f"run it with {edit.after} {_tasks(edit.after)}{_in_group(edit)} instead of {edit.before}"
+    return f"run it with {edit.after} {tasks_word(edit.after)}{_in_group(edit)} instead of {edit.before}"
 
 
 def _fewer_nodes(edit: Edit) -> str:
@@ -526,12 +525,12 @@ def _fewer_nodes(edit: Edit) -> str:
 
 
 def _gang(edit: Edit) -> str:
-    together = f"let {edit.after} {_tasks(edit.after)}{_in_group(edit)} start together instead of {edit.before}"
+    together = f"let {edit.after} {tasks_word(edit.after)}{_in_group(edit)} start together instead of {edit.before}"
     return f"{together} (gang: {edit.after})"
 
 
 def _other_model(edit: Edit) -> str:
-    return f"accept GPUs of model {_list(list(edit.models))}{_in_group(edit)}"
+    return f"accept GPUs of model {list_text(list(edit.models))}{_in_group(edit)}"
 
 
 def _make_preemptible(edit: Edit) -> str:
@@ -559,37 +558,6 @@ _EDITS: Final[dict[Field, Callable[[Edit], str]]] = {
 }
 
 
-# ------------------------------------------------------------------------------------------------------ differences
-
-
-def started_text(entry: Started) -> str:
-    when = " as soon as the place is free" if entry.promised else ""
-    return f"starts {entry.tasks} {_tasks(entry.tasks)} on {_list(list(entry.nodes))}{when}"
-
-
-def stopped_text(entry: Stopped) -> str:
-    why = reason_text(entry.reason) if entry.reason else "it is cancelled"
-    return f"stops {entry.tasks} {_tasks(entry.tasks)} on {_list(list(entry.nodes))}: {why}"
-
-
-def moved_text(entry: Moved) -> str:
-    route = f"from {_list(list(entry.sources))} to {_list(list(entry.nodes))}"
-    if entry.sources == entry.nodes:
-        route = f"to other GPUs of {_list(list(entry.nodes))}"
-    if entry.reason is None:
-        return f"starts elsewhere: {entry.tasks} {_tasks(entry.tasks)} {route}"
-    return f"moves {entry.tasks} {_tasks(entry.tasks)} {route}: {reason_text(entry.reason)}"
-
-
-def staying_text(entry: Staying) -> str:
-    which = "which would move" if entry.moves else "which would stop"
-    return f"keeps {entry.tasks} {_tasks(entry.tasks)} on {_list(list(entry.nodes))}, {which} without the change"
-
-
-def now_waiting_text(entry: NowWaiting) -> str:
-    return f"waits{' for more tasks' if entry.more_tasks else ''}: {waiting_text(entry.reasons)}"
-
-
 # ------------------------------------------------------------------------------------------------------------ words
 
 
@@ -597,10 +565,10 @@ def names_text(names: tuple[str, ...], count: int) -> str:
     """The first few names, and how many more there are."""
     shown = names[:MAX_NAMES_SHOWN]
     more = count - len(shown)
-    return f"{', '.join(shown)} and {more} more" if more > 0 else _list(list(shown))
+    return f"{', '.join(shown)} and {more} more" if more > 0 else list_text(list(shown))
 
 
-def _list(words: Iterable[str]) -> str:
+def list_text(words: Iterable[str]) -> str:
     """`a`, `a and b`, `a, b and c`."""
     *first, last = list(words) or [""]
     return f"{', '.join(first)} and {last}" if first else last
@@ -611,7 +579,7 @@ def _ordinal(number: int) -> str:
     return f"{number}{'th' if teen else {1: 'st', 2: 'nd', 3: 'rd'}.get(number % 10, 'th')}"
 
 
-def _tasks(count: int) -> str:
+def tasks_word(count: int) -> str:
     return "task" if count == 1 else "tasks"
 
 

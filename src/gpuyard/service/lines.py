@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from msgspec.structs import replace
 
 from gpuyard.model.difference import Difference
+from gpuyard.model.difference_text import moved_text, now_waiting_text, started_text, staying_text, stopped_text
 from gpuyard.model.explanation import Explanation, QueueStanding
 from gpuyard.model.plan import Action, Bind, Evict, Plan, Promise
 from gpuyard.model.snapshot import Snapshot
@@ -19,16 +20,11 @@ from gpuyard.model.text import (
     eviction_text,
     forecast_text,
     held_text,
-    moved_text,
-    now_waiting_text,
     queue_text,
     rank_text,
     reason_text,
     standing_text,
-    started_text,
     stay_text,
-    staying_text,
-    stopped_text,
     waiting_text,
     way_text,
 )

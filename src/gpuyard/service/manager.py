@@ -11,8 +11,9 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Final, TypeVar
 
 from gpuyard.errors import RefusedError, ServiceError, StoreError, StoreGoneError, StoreReadOnlyError, StoreWaitError
@@ -24,6 +25,7 @@ from gpuyard.model.reasons import Reason
 from gpuyard.model.snapshot import Change, Snapshot
 from gpuyard.platform.clock import boot_id, monotonic_ms, wall_ms
 from gpuyard.policies.policy import DEFAULT, Policy
+from gpuyard.service.artifacts import piece_for
 from gpuyard.service.clock import Clock
 from gpuyard.service.core import Batch, Core
 from gpuyard.service.days import all_sums
@@ -35,10 +37,11 @@ from gpuyard.service.readiness import Cause, Readiness
 from gpuyard.service.sentences import sentence
 from gpuyard.service.soundness import Soundness
 from gpuyard.service.stats import Stats
+from gpuyard.service.upkeep import Upkeep
+from gpuyard.service.watching import Watching
 from gpuyard.wire.access import Caller, Permission
 from gpuyard.wire.agents import (
     DEFAULT_LEASE_MS,
-    PARCEL_PIECE_BYTES,
     AttemptId,
     Desired,
     Hello,
@@ -47,11 +50,10 @@ from gpuyard.wire.agents import (
     ReadParcel,
     Report,
 )
-from gpuyard.worlds.standalone.events import ClockJumped, Event, Noted, ScheduleSkipped, TasksStopped
+from gpuyard.worlds.standalone.events import ClockJumped, Event, Noted
 from gpuyard.worlds.standalone.intents import Intent, RunSchedule, Submission, Submit
 from gpuyard.worlds.standalone.journal import is_written, load
-from gpuyard.worlds.standalone.records import State, jobs_on
-from gpuyard.worlds.standalone.retention import oldest_kept, spans_of
+from gpuyard.worlds.standalone.records import State
 from gpuyard.worlds.standalone.snapshot_draft import SnapshotDraft
 from gpuyard.worlds.standalone.store.checks import not_next
 from gpuyard.worlds.standalone.store.port import DailySum, Entry, Store
@@ -69,8 +71,6 @@ LEAST_WAIT_MS: Final = 100
 """Between two cycles of which the first has failed."""
 LONG_CYCLE_MS: Final = 10
 LONGEST_PAUSE_MS: Final = 250
-LOOK_EVERY_MS: Final = 2_000
-"""How often the store is asked whether it could be written, where nothing is to be written."""
 REOPEN_MS: Final = 1_000
 MAX_REOPEN_MS: Final = 60_000
 """A database that is away for longer ends the manager: somebody must look at it."""
@@ -81,34 +81,12 @@ KEPT_FOR_WATCHERS: Final = 20_000
 """Entries kept in memory for those who watch; who is further behind reads the log."""
 MAX_BEHIND: Final = 10_000
 """A watcher that is so many entries behind is cut off; it may come back with its last one."""
-PRUNE_EVERY_MS: Final = 3_600_000
 ANSWER_S: Final = 30.0
 """An agent has so long to answer, beyond what it was asked to wait."""
 
 _log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
-
-
-class Watching:
-    """What happens from some entry on, for one reader."""
-
-    def __init__(self, manager: Manager, after_seq: int) -> None:
-        self.last_seq = after_seq
-        self._manager = manager
-        self._closed = False
-
-    async def __aiter__(self) -> AsyncIterator[Entry]:
-        while not self._closed:
-            entries = await self._manager.entries_after(self.last_seq)
-            if entries is None:
-                return
-            for entry in entries:
-                self.last_seq = entry.seq
-                yield entry
-
-    def close(self) -> None:
-        self._closed = True
 
 
 class Manager:
@@ -143,13 +121,11 @@ class Manager:
         self._senders: dict[str, Send] = {}
         self._log_requests = LogRequests()
         self._tasks: list[asyncio.Task[None]] = []
-        self._last_prune_ms = 0
         self._confirmed_ms = 0
         """When the database was last known to be ours."""
         self._unwritten = ""
         """Why nothing can be written at the moment; empty: it can."""
         self._readiness = Readiness()
-        self._looked_ms = 0
         self._standings: tuple[QueueStanding, ...] = ()
 
     @property
@@ -176,10 +152,11 @@ class Manager:
         loop = asyncio.get_running_loop()
         await self._in(self._writing, self.store.open)
         journal = await self._in(self._writing, lambda: load(self.store))
-        self.soundness = Soundness(self.store, journal, self._keep)
+        self.soundness = Soundness(self.store, journal, lambda write: self._upkeep.keep(write))
         self.soundness.tell()
         journal.listeners.append(self._count)
         self.core = Core(journal, self.clock, self.policy, self.lease_ms, self._uids)
+        self._upkeep = Upkeep(self.core, self.store, self._readiness, partial(self._in, self._writing))
         self.core.loop.containment.reports.listen(self._log_trouble)
         self.questions = Questions(self.core.loop, self.state)
         self.failed = loop.create_future()
@@ -321,15 +298,7 @@ class Manager:
         except Exception as error:
             self.core.contained.failed("snapshot", error)
             return
-        await self._keep(lambda: self.store.save_snapshot(stored))
-
-    async def _keep(self, write: Callable[[], object]) -> bool:
-        """Write what can wait. Where the database is away it does: the next append finds it again."""
-        try:
-            await self._in(self._writing, write)
-        except (StoreGoneError, StoreWaitError):
-            return False
-        return True
+        await self._upkeep.keep(lambda: self.store.save_snapshot(stored))
 
     def _publish(self, batch: Batch) -> None:
         self.core.published(batch)
@@ -425,63 +394,13 @@ class Manager:
         while True:
             await asyncio.sleep(TICK_MS / 1000)
             self.core.tick()
-            await self._close_days()
-            await self._prune()
-            await self._look()
+            await self._upkeep.tick()
             self._changed()
 
-    async def _look(self) -> None:
-        """See whether something could be written, though nothing is to be."""
-        now_ms = monotonic_ms()
-        if now_ms - self._looked_ms < LOOK_EVERY_MS:
-            return
-        self._looked_ms = now_ms
-        try:
-            await self._in(self._writing, self.store.check_writable)
-        except (StoreGoneError, StoreWaitError) as error:
-            self._readiness.looked(error)
-        else:
-            self._readiness.looked(None)
-
-    async def _close_days(self) -> None:
-        days = self.core.days
-        for day in days.to_begin():
-            kept = await self._kept_sums(day) if days.was_closed(day) else []
-            if kept is not None:
-                days.begin(day, kept)
-        sums: list[DailySum] = []
-        self.core.contained.run("sums", lambda: sums.extend(days.to_close()))
-        if sums and await self._keep(lambda: self.store.add_sums(sums)):
-            self.core.contained.run("days", lambda: days.close(sums))
-
-    async def _kept_sums(self, day: str) -> list[DailySum] | None:
-        """None where the database is away."""
-        try:
-            return await self._in(self._writing, lambda: self.store.sums(day, day))
-        except (StoreGoneError, StoreWaitError):
-            return None
-
-    async def _prune(self) -> None:
-        now_ms = monotonic_ms()
-        if now_ms - self._last_prune_ms < PRUNE_EVERY_MS:
-            return
-        self._last_prune_ms = now_ms
-        await self._keep(self._prune_store)
-
-    def _prune_store(self) -> None:
-        oldest = min((one.seq for one in self.store.snapshots()), default=0)
-        for span in spans_of(self.state.jumps, self.core.recorded.now_ms(), oldest):
-            self.store.prune(oldest_kept(span.now_ms), span.up_to_seq, span.after_seq)
-
     def _count(self, event: Event, _: Entry) -> None:
+        self.stats.count(event)
         if isinstance(event, ClockJumped):
             _log.warning("%s", sentence(event))
-            self.stats.clock_jumped(event.by_ms)
-        if isinstance(event, ScheduleSkipped):
-            self.stats.skipped[event.why] = self.stats.skipped.get(event.why, 0) + event.count
-        if isinstance(event, TasksStopped) and event.cycle:
-            for one in event.tasks:
-                self.stats.evicted(str(one.why.token) if one.why else "", 1)
 
     # -------------------------------------------------------------------------------------------------------- intents
 
@@ -604,7 +523,7 @@ class Manager:
         return [one for one in sums if since_day <= one.day <= until_day]
 
     def subscribe(self, after_seq: int | None) -> Watching:
-        return Watching(self, self.core.journal.durable_seq if after_seq is None else after_seq)
+        return Watching(self.entries_after, self.core.journal.durable_seq if after_seq is None else after_seq)
 
     async def entries_after(self, seq: int) -> list[Entry] | None:
         """Durable entries after that one, as soon as there are some; None where the manager stops."""
@@ -669,17 +588,7 @@ class Manager:
         self._log_requests.answered(send, piece)
 
     async def parcel_piece(self, node: str, asked: ReadParcel) -> ParcelPiece:
-        """A part of what a job brings along; only for a machine that was given such a job."""
-        if not any(job.work.parcel == asked.digest for job in jobs_on(self.state, node)):
-            return ParcelPiece(asked.digest, problem="no job on this machine brings it along")
-        try:
-            data = await self.parcels(asked.digest) if self.parcels is not None else None
-        except StoreError as error:
-            return ParcelPiece(asked.digest, problem=f"the manager cannot read it: {error.what}")
-        if data is None:
-            return ParcelPiece(asked.digest, problem="the manager does not have it any more")
-        piece = data[asked.offset : asked.offset + PARCEL_PIECE_BYTES]
-        return ParcelPiece(asked.digest, asked.offset, piece, len(data))
+        return await piece_for(self.state, self.parcels, node, asked)
 
     def node_of_attempt(self, id: AttemptId) -> str:
         """The machine an attempt is or was on."""

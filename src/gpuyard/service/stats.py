@@ -10,6 +10,8 @@ from typing import Final
 
 import msgspec
 
+from gpuyard.worlds.standalone.events import ClockJumped, Event, ScheduleSkipped, TasksStopped
+
 LATENCY_BOUNDS_MS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000)
 """Upper bounds of the buckets of every histogram of times."""
 
@@ -57,6 +59,16 @@ class Stats(msgspec.Struct):
 
     pool: str = ""
     """Where the pool is reached over gRPC: HOST:PORT; empty: nowhere."""
+
+    def count(self, event: Event) -> None:
+        match event:
+            case ClockJumped():
+                self.clock_jumped(event.by_ms)
+            case ScheduleSkipped():
+                self.skipped[event.why] = self.skipped.get(event.why, 0) + event.count
+            case TasksStopped() if event.cycle:
+                for one in event.tasks:
+                    self.evicted(str(one.why.token) if one.why else "", 1)
 
     def cycle_done(self, took_ms: float) -> None:
         self.cycles += 1
