@@ -171,7 +171,7 @@ def _signature(waiter: Waiter, tasks: tuple[Task, ...], pristine: bool) -> objec
 def _asked(waiter: Waiter, tasks: tuple[Task, ...]) -> object:
     job, shapes = waiter.job, waiter.shapes
     # Equal rules of different queues may look at different jobs.
-    reach = (job.queue, job.may_stop) if any(shape.ruled or shape.choosy for shape in shapes) else None
+    reach = (job.queue, job.may_stop) if waiter.ruled or waiter.choosy else None
     if len(shapes) == 1 and not waiter.kin and reach is None and job.group.topology is None and job.group.leaf:
         return shapes[0].id
     ids = tuple([shape.id for shape in shapes])
