@@ -210,7 +210,8 @@ PROSE: Final[tuple[tuple[str, str, tuple[str, ...]], ...]] = (
     ("vdk.md", r"are kept, ([\d ]+ KiB) per job", ("vdk.control.register:MAX_PROPERTIES_BYTES",)),
     (
         "pool-api.md",
-        r"At most (\d+) alternatives in a request, (.+?) characters of why .*?, (.+?) in a gRPC message, (.+?) char",
+        r"At most (\d+) alternatives in a request, (.+?) characters of why .*?, "
+        r"(.+?) in a gRPC message, ([\d ]+) characters",
         (
             "vdk.pool.amounts:MAX_ALTERNATIVES",
             "vdk.serving.desk:MAX_WHY",

@@ -212,7 +212,7 @@ class Yard:
         for client in self._clients.values():
             client.close()
         self.loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join(30)
+        self._thread.join(90)
         assert not self._thread.is_alive()
         if self._error is not None:
             raise self._error
