@@ -31,7 +31,7 @@ def test_a_moment_is_read_and_has_a_date(text: str, at_ms: int | None) -> None:
     found = read_moment(text, NOW_MS, "until")
     assert found == at_ms
     if found is not None:
-        assert moment(found)
+        assert moment(found).year <= 9999
         assert len(day_of(found)) == 10
 
 
