@@ -344,7 +344,12 @@ def test_a_body_that_was_begun_with_rights_does_nothing_once_they_are_gone(
 
     body = b'{"command": ["x"], "team": "vision", "gpus": 0, "hold": true}'
     head = request(
-        "POST", "/v1/jobs", "Content-Type: application/json", f"Content-Length: {len(body)}", token=person.token
+        "POST",
+        "/v1/jobs",
+        "Connection: close",
+        "Content-Type: application/json",
+        f"Content-Length: {len(body)}",
+        token=person.token,
     )
     before = yard.manager.state.next_job
     with socket.create_connection(place_of(yard), timeout=10) as connection:
@@ -352,7 +357,7 @@ def test_a_body_that_was_begun_with_rights_does_nothing_once_they_are_gone(
         time.sleep(0.3)
         revoked(person)
         connection.sendall(body[5:])
-        answer = connection.recv(1 << 16)
+        answer = b"".join(iter(lambda: connection.recv(1 << 16), b""))
     assert (status_of(answer), problem_in(answer).reason) == (401, "SignInNeeded")
     assert yard.manager.state.next_job == before
 
