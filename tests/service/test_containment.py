@@ -20,6 +20,7 @@ from gpuyard.service import questions as questions_module
 from gpuyard.service.core import Core
 from gpuyard.wire.agents import MachineFacts
 from gpuyard.worlds.standalone import hub as hub_module
+from gpuyard.worlds.standalone.intents import LabelNode
 from gpuyard.worlds.standalone.records import State
 from tests.service.yard import Yard
 
@@ -156,8 +157,10 @@ def test_one_part_of_the_tick_that_raises_stops_no_other(yard: Yard, monkeypatch
     until(lambda: state_of(yard, good) == "running")
 
 
-def test_a_database_of_today_with_a_node_out_of_range_is_served(tmp_path: Path) -> None:
-    """What an agent could write until now: 64 devices, CPU and memory of 2^64-1. The log and the snapshot hold it."""
+def test_a_snapshot_with_a_node_out_of_range_is_not_used_and_the_log_serves(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What an agent could write until now: 64 devices, CPU and memory of 2^64-1."""
     with Yard(tmp_path) as yard:
         yard.call(lambda: spoil(yard.manager.state))
         seq = yard.manager.state.seq
@@ -167,11 +170,22 @@ def test_a_database_of_today_with_a_node_out_of_range_is_served(tmp_path: Path) 
     with Yard(tmp_path) as again:
         job = again.submit("root", team="vision", gpus=1)
         until(lambda: state_of(again, job) == "running")
-        node = again.ask("root", "GET", "/v1/nodes/liar").json()
+        assert any("cannot be used: node liar: it reports 64 GPUs" in line for line in caplog.messages)
+
+
+def test_a_node_out_of_range_is_left_out_of_planning(tmp_path: Path) -> None:
+    """However it came into the state."""
+    with Yard(tmp_path) as yard:
+        yard.call(lambda: spoil(yard.manager.state))
+        yard.do(LabelNode("m1", {"zone": "a"}))
+        yard.manager.core.world._nodes["liar"] = None
+        job = yard.submit("root", team="vision", gpus=1)
+        until(lambda: state_of(yard, job) == "running")
+        node = yard.ask("root", "GET", "/v1/nodes/liar").json()
         assert "64 GPUs" in str(node["trouble"])
-        assert any("node liar is left out of planning: it reports 64 GPUs" in line for line in warnings(again))
-        assert again.ask("root", "GET", "/v1/nodes").status_code == 200
-        assert again.ask("root", "GET", "/metrics").status_code == 200
+        assert any("node liar is left out of planning: it reports 64 GPUs" in line for line in warnings(yard))
+        assert yard.ask("root", "GET", "/v1/nodes").status_code == 200
+        assert yard.ask("root", "GET", "/metrics").status_code == 200
 
 
 async def spoil(state: State) -> None:

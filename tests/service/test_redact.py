@@ -29,6 +29,7 @@ from gpuyard.worlds.standalone.intents import Submission
 from gpuyard.worlds.standalone.lifecycle import Happening, JobState
 from gpuyard.worlds.standalone.records import (
     ArrayRecord,
+    ClockReading,
     JobRecord,
     Place,
     Receipt,
@@ -39,6 +40,8 @@ from gpuyard.worlds.standalone.records import (
     TokenRecord,
     UserRecord,
 )
+from gpuyard.worlds.standalone.store.port import Quarantined
+from gpuyard.worlds.standalone.store.quarantine import EntriesQuarantined, EntriesReleased
 from tests.service.yard import Yard
 from tests.strategies import clusters
 
@@ -174,6 +177,11 @@ EVERY_EVENT: list[events.Event] = [
     events.IdleReclaimable("mine", 5000),
     events.DayClosed("2026-11-16"),
     events.JobNumbered("mine", 20_000),
+    events.DayClosing("2026-11-16", (("vision", "ann", "mine", "held", "", 5),)),
+    events.ClockRead(ClockReading("boot", 5000)),
+    events.ClockJumped(-5000, ClockReading("boot", 0)),
+    EntriesQuarantined((Quarantined(7, "node-seen", "it reports 64 GPUs"),)),
+    EntriesReleased((7,)),
     events.JobsForgotten(("mine",)),
     events.Noted("data-job/vision/train-model", "made", "vision"),
     events.ScheduleSet("vision/nightly", Recurrence("@daily"), THEIRS, "secret-of-theirs", paused=True),

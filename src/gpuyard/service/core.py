@@ -65,13 +65,14 @@ class Core:
         self.journal = journal
         self.state = journal.state
         self.clock = clock
+        # Before anything is recorded: a log without entries means that no manager before this one gave a lease.
+        self.hub = Hub(journal.state, clock.steady_ms(), lease_ms)
         self.recorded = RecordedClock(clock, journal.state)
         self.now_ms()
         self.days = DayBook(journal, self.recorded)
         self.world = Standalone(journal, self.recorded.now_ms)
         self.loop = Loop(self.world, policy, clock.steady_ms)
         self.contained = Contained(self.loop.containment.reports, clock.steady_ms)
-        self.hub = Hub(journal.state, clock.steady_ms(), lease_ms)
         self.idle = IdleWatch(journal.state)
         self.schedules = ScheduleWatch(journal.state)
         journal.listeners.append(self._tell_agents)

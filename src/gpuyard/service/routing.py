@@ -119,8 +119,11 @@ async def read_call(service: Service, operation: Operation, request: Request) ->
     admit(caller, operation)
     query = read_query(operation.query, request.scope.get("query_string", b""))
     media = _media(operation, request)
-    body, value, upload = await _body(service, operation, request, caller.user)
+    if_match, key = _if_match(request.headers.get("if-match")), _key(request.headers.get("idempotency-key"))
+    last_event = _last_event(request.headers.get("last-event-id")) if operation.name == "list_events" else None
     connection = connection_of(request.scope)
+    # Last, because an upload is a file that somebody must close.
+    body, value, upload = await _body(service, operation, request, caller.user)
     return Call(
         service=service,
         operation=operation,
@@ -131,9 +134,9 @@ async def read_call(service: Service, operation: Operation, request: Request) ->
         media=media,
         value=value,
         upload=upload,
-        if_match=_if_match(request.headers.get("if-match")),
-        key=_key(request.headers.get("idempotency-key")),
-        last_event=_last_event(request.headers.get("last-event-id")) if operation.name == "list_events" else None,
+        if_match=if_match,
+        key=key,
+        last_event=last_event,
         address=request.client.host if request.client else "",
         left=(lambda: connection.closed) if connection is not None else (lambda: False),
     )
