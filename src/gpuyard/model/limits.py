@@ -29,7 +29,7 @@ MAX_LABEL_CHARS: Final = 317
 MAX_NODE_LABELS: Final = 256
 """That a world reports, or an operator sets."""
 MAX_LABELS_IN_ALL: Final = 1_024
-"""Of one node as it is planned on, whoever has set them."""
+"""Of one node as it is planned on: those of its agent and of operators together."""
 MAX_PROFILES_PER_DEVICE: Final = 64
 """Kinds of MIG slices on one device."""
 MAX_SLICES_PER_PROFILE: Final = 1_000

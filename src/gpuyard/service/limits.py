@@ -85,7 +85,7 @@ MAX_THINKING: Final = 2
 HEARTBEAT_SECONDS: Final = 15.0
 """A quiet stream of events shows so often that it lives."""
 RIGHTS_SECONDS: Final = 1.0
-"""How often the rights behind a stream, and behind whoever waits for one, are asked again."""
+"""How often the rights behind a stream, and behind a caller that waits for one, are asked again."""
 PARTING_SECONDS: Final = 1.0
 """Within which a reader must take the last message of a stream that is ended from this side."""
 SEND_SECONDS: Final = 30.0
@@ -105,7 +105,7 @@ MAX_ADDRESSES: Final = 10_000
 """For which wrong credentials are counted."""
 MAX_AUTHORIZATION_LENGTH: Final = 512
 MAX_REACHED: Final = 10_000
-"""Users for whom it is kept how far their roles reach."""
+"""Users whose reach by their roles is kept."""
 
 MIN_TOKEN_MS: Final = 60_000
 MAX_TOKEN_MS: Final = 400 * 24 * 3600 * 1000
