@@ -295,8 +295,8 @@ def _submitted(state: State, job: JobRecord) -> None:
 
 
 def _give_uid(state: State, user: str, uid: int) -> None:
-    """Unless it is that of a team, which is nobody's own."""
-    if any(known.holds(uid) for known in state.uid_ranges):
+    """Unless it is that of a team, which is nobody's own. Each job of a user says the same number again."""
+    if state.uids.get(user) != uid and any(known.holds(uid) for known in state.uid_ranges):
         state.uids.setdefault(user, uid)
         state.uid_ranges = with_given(state.uid_ranges, uid)
 
